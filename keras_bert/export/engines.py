@@ -140,14 +140,14 @@ class Engine:
             made = f"engines={name}" + (" and int8" if precision == "int8" else "")
             raise InputError(f"{path}: no such file; expected an export that was made with {made}")
         require_packages([name], f"engine={name}", f", or use the engine {TENSORFLOW}")
+        steps = array_steps(loaded, info) if array_steps is not None else None
         try:
             network = open_network(name, path, precision, NetworkSpec.from_json(engines["network"]))
             self.functions = {
                 signature: EngineFunction(loaded, signature, network)
                 for signature in loaded.signatures
             }
-            if array_steps is not None:
-                self.functions[SIGNATURE].steps = array_steps(loaded, info)
+            self.functions[SIGNATURE].steps = steps
             problem = difference(loaded, self.functions, precision, compute_type)
         # Importing, compiling and running a network can raise any exception.
         except Exception as error:

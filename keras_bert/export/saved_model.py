@@ -3,8 +3,8 @@
     request -> preprocess -> rows of token ids -> network -> outputs -> decode -> answers
 
 A signature of the SavedModel runs all steps. An engine such as OpenVINO runs only the network; the
-SavedModel then also contains `preprocess` and `decode` of each signature as functions. Classifiers
-run the same code in NumPy (`ArraySteps`).
+SavedModel then also contains `preprocess` and `decode` of each signature as functions. Some
+classifiers run these steps in NumPy instead (`ArraySteps`).
 
     saved_model.pb, variables/     the graph from text to answers, and its weights
     assets.extra/                  warm-up requests, if tensorflow-serving-api is installed

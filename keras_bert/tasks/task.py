@@ -67,7 +67,7 @@ def forgets_labels(fit: Callable[..., Any]) -> Callable[..., Any]:
         settings, needs_labels = self.settings, self.needs_labels
         try:
             return fit(self, *arguments, **options)
-        except InputError:
+        except BaseException:  # Ctrl-C, too: the model may not have its weights yet.
             if needs_labels and self.trainer is None:
                 self.settings, self._model = settings, None
                 self.processor = self.make_processor()

@@ -6,7 +6,6 @@
 B texts, n windows.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from keras_bert.export.saved_model import ServedTask, Steps
 from keras_bert.tasks.prepared import Arrays, Prepared, Processor
 from keras_bert.text.padding import NUMPY, Segments, combine_segments, gather_segments
 from keras_bert.text.windows import TextWindows, head_and_tail, make_text_windows
-from keras_bert.text.word_cache import WordCache
 
 TRUNCATE, WINDOWS = "truncate", "windows"
 LONG_TEXT = (TRUNCATE, "head_tail", WINDOWS)
@@ -183,14 +181,16 @@ class ServedTexts(ServedTask):
 
 # The estimated bytes after which a cache starts again; and those of a word and of a token.
 _CACHE_BYTES, _WORD_BYTES, _TOKEN_BYTES = 1 << 26, 256, 40
+# `ServedTask.tokenize` pads its rows. A call has up to this many values, unless a word has more.
+_PADDED_VALUES = 1 << 20
 
 
 class ArraySteps:
     """The steps of `serving_default` without TensorFlow, for an engine and truncated texts.
 
     For one short text, TensorFlow's calls would take half as much time as the network. The ids of
-    words between spaces are lists in a dict, which for one text take less time than the arrays of
-    `WordCache` (3 to 7 % of a call). Several threads may call it.
+    words between spaces are in a dict, and TensorFlow tokenizes only new words. Several threads may
+    call it.
 
     Args:
         processor: its `decode` has the argument `ops`; its tokenizer is not used.
@@ -201,12 +201,8 @@ class ArraySteps:
     def __init__(
         self, processor: TextProcessor, tokenize: Callable[..., Any], info: Mapping[str, Any]
     ):
-        def tokens_of(units: Sequence[bytes]) -> tuple[list[np.ndarray], np.ndarray]:
-            ids = tokenize(tf.constant(units, tf.string))["ids"].numpy()
-            return [ids[ids >= 0]], np.count_nonzero(ids >= 0, axis=1)
-
         self.processor = processor
-        self._tokenize = WordCache(tokens_of, 1, info["do_lower_case"], has_user_tokens=False)
+        self._tokenize = tokenize
         self._ids: dict[bytes, list[int]] = {}
         self._bytes = 0
         self._special_ids = [info["cls_token_id"], info["sep_token_id"]]
@@ -240,12 +236,17 @@ class ArraySteps:
 
     def _ids_of(self, words: set[bytes]) -> Mapping[bytes, list[int]]:
         """Returns the ids of these words, and of others."""
-        cache = self._ids
-        if new := [word for word in words if word not in cache]:
-            [ids], splits = self._tokenize(new)
-            rows = [ids[start:end].tolist() for start, end in itertools.pairwise(splits)]
-            entries = dict(zip(new, rows, strict=True))
-            self._bytes += sum(_WORD_BYTES + len(word) for word in new) + _TOKEN_BYTES * len(ids)
+        cache, entries = self._ids, {}
+        new = sorted((word for word in words if word not in cache), key=len)
+        while new:
+            # A word has at most as many tokens as bytes, and the longest one is the last.
+            count = next((n for n in range(1, len(new)) if n * len(new[n]) > _PADDED_VALUES), None)
+            ids = self._tokenize(tf.constant(new[:count], tf.string))["ids"].numpy()
+            entries |= {w: row[row >= 0].tolist() for w, row in zip(new, ids, strict=False)}
+            new = new[count:] if count else []
+        if entries:
+            tokens = sum(map(len, entries.values()))
+            self._bytes += sum(_WORD_BYTES + len(word) for word in entries) + _TOKEN_BYTES * tokens
             if self._bytes > _CACHE_BYTES:
                 self._ids, self._bytes = {}, 0
                 return {**cache, **entries}

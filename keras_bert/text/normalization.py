@@ -71,12 +71,6 @@ def _is_cjk(char: str) -> bool:
     return _CJK.match(char) is not None
 
 
-def _is_unified_ideograph(char: str) -> bool:
-    return ("\u3400" <= char <= "\u9fff" and not "\u4dc0" <= char <= "\u4dff") or (
-        "\U00020000" <= char <= "\U0002ceaf"
-    )
-
-
 @functools.cache
 def _characters() -> list[str]:
     """Lists the characters that normalization may change: assigned ones and the CJK blocks."""
@@ -124,8 +118,8 @@ def _ranges(chars: Iterable[str]) -> str:
 def _replacements(settings: TokenizerSettings) -> Iterator[tuple[bytes, bytes]]:
     """Yields each character that changes and its replacement, both in UTF-8."""
     for char in _characters():
-        # Most characters are ideographs, which have no case and no accents.
-        if _is_unified_ideograph(char):
+        # Most characters are ideographs, and have no case and no accents.
+        if _is_cjk(char) and not unicodedata.decomposition(char):
             text = f" {char} " if settings.tokenize_chinese_chars else char
         else:
             text = normalize_character(char, settings)

@@ -396,7 +396,10 @@ class BertTokenizer:
 def _from_cache(cache: WordCache, text: Any) -> tuple[tf.RaggedTensor, ...]:
     """Tokenizes strings [B] eagerly; returns the values of the cache, ragged [B, (tokens)] each."""
     if not isinstance(text, list | tuple):
-        text = tf.convert_to_tensor(text, tf.string).numpy().tolist()
+        tensor = tf.convert_to_tensor(text, tf.string)
+        if tensor.shape.rank != 1:
+            raise InputError(f"text has the shape {[*tensor.shape]}; expected a list of strings")
+        text = tensor.numpy().tolist()
     values, splits = cache(text)
     splits = tf.constant(splits)
     return tuple(tf.RaggedTensor.from_row_splits(v, splits, validate=False) for v in values)

@@ -11,11 +11,13 @@ ids of each unit only once. Units of up to 16 bytes are looked up in a hash tabl
 all units of a block at a time; longer ones in a dict.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from keras_bert.errors import InputError
 from keras_bert.text.normalization import ASCII_PUNCTUATION
 from keras_bert.text.offsets import encode_texts
 
@@ -28,7 +30,8 @@ _SIGMA = "Σ".encode()
 
 _KEY_BYTES = 16
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # By number of bytes.
-_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
+# Random, so that no text can contain many words of one bucket on purpose.
+_FACTORS = np.frombuffer(os.urandom(16), np.uint64) | np.uint64(1)
 
 # The arrays of a block fit in a processor's cache.
 _BLOCK_BYTES, _BLOCK_UNITS = 1 << 18, 1 << 16
@@ -63,6 +66,7 @@ class WordCache:
         self._clear()
 
     def _clear(self) -> None:
+        self._new: list[bytes] = []  # The units of the last slots, which are not tokenized yet.
         # Slot 0 stands for an empty bucket of the hash table; its key, 0, is that of no unit.
         self._num_slots = 1
         self._buckets = np.zeros(1 << 12, np.int32)  # Their slots.
@@ -71,7 +75,6 @@ class WordCache:
         self._first, self._counts = np.zeros([2, 1 << 11], np.int64)
         self._values = np.zeros([self._num_values, 1 << 12], np.int32)
         self._num_tokens = 0
-        self._new: list[bytes] = []  # The units of the last slots, which are not tokenized yet.
         self._long: dict[bytes, int] = {}  # The slots of long units.
         self._long_bytes = 0
 
@@ -165,6 +168,8 @@ class WordCache:
         """
         mixed = low * _FACTORS[0]
         mixed[long] += high[long] * _FACTORS[1]
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= _FACTORS[0]
         bits = self._buckets.size.bit_length() - 1
         mixed >>= np.uint64(64 - bits)
         return mixed.view(np.int64)
@@ -269,6 +274,8 @@ def _join_texts(texts: Sequence[str | bytes]) -> tuple[bytes, np.ndarray]:
         joined = " ".join(texts)
         data = joined.encode()
     except (TypeError, UnicodeEncodeError):  # Bytes, or lone surrogates.
+        if wrong := [text for text in texts if not isinstance(text, str | bytes)]:
+            raise InputError(f"text contains {wrong[0]!r:.60}; expected strings") from None
         texts = encode_texts(texts).tolist()
         data = joined = b" ".join(texts)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))

@@ -62,6 +62,11 @@ TASKS: dict[str, Callable[[], Any]] = {
         BertTokenizer(VOCAB),
         ClassifierSettings((), "regression", 16, True),
     ),
+    "reranking": lambda: TextClassifier(
+        BertClassifier(CONFIG, 1),
+        BertTokenizer(VOCAB),
+        ClassifierSettings((), "reranking", 16, True),
+    ),
     "question_answering": lambda: QuestionAnswerer(
         BertSpanLabeler(CONFIG),
         BertTokenizer(VOCAB),

@@ -139,12 +139,13 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("cache_bytes", [1 << 25, 2000])
-@pytest.mark.parametrize("task", ["pair", "multi_label"])
+@pytest.mark.parametrize(("cache_bytes", "padded"), [(1 << 25, 1 << 20), (2000, 20)])
+@pytest.mark.parametrize("task", ["pair", "multi_label", "reranking"])
 def test_steps_without_tensorflow_are_those_of_the_saved_model(
-    task, cache_bytes, export, monkeypatch
+    task, cache_bytes, padded, export, monkeypatch
 ):
     monkeypatch.setattr(text_processor, "_CACHE_BYTES", cache_bytes)
+    monkeypatch.setattr(text_processor, "_PADDED_VALUES", padded)
     loaded, info = export(task).loaded, export(task).info
     function = EngineFunction(loaded, SIGNATURE, None)
     function.steps = array_steps(loaded, info)
@@ -155,7 +156,8 @@ def test_steps_without_tensorflow_are_those_of_the_saved_model(
             parts = [rng.integers(len(PARTS), size=rng.integers(30)) for _ in range(count)]
             texts = [b"".join(PARTS[part] for part in text) for text in parts]
             inputs[name] = np.array(texts, object)
-        outputs = {"logits": rng.normal(size=(count, 3)).astype(np.float32)}
+        size = [count, 1 if task == "reranking" else 3]
+        outputs = {"logits": rng.normal(size=size).astype(np.float32)}
         rows, without = function.preprocess(inputs)
         expected, tensors = function.preprocess_in_graph(inputs)
         answers, of_graph = (function.decode(outputs, x) for x in (without, tensors))

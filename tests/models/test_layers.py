@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models.attention import SelfAttention
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.layers import (
@@ -83,6 +84,14 @@ def test_dropout_of_the_embeddings_is_applied_last(embeddings):
     whole = np.asarray(embeddings(IDS, SEGMENTS))
     assert 0 < (dropped == 0).mean() < 1
     np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("names", [(), ("position_ids", "example_ids")])
+def test_sequence_over_max_position_embeddings_is_rejected(names):
+    encoder = BertEncoder(BertConfig(11, 8, 1, 2, max_position_embeddings=6))
+    names = ("input_ids", "input_mask", "segment_ids", *names)
+    with pytest.raises(InputError, match=r"sequences of 7 tokens.*max_position_embeddings.*6"):
+        encoder(dict.fromkeys(names, np.zeros((1, 7), "int32")))
 
 
 def test_tables_are_initialized_from_different_truncated_normals():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.text.padding import combine_segments
+from keras_bert.text.padding import NUMPY, combine_segments, gather_segments
 
 CLS, SEP = 101, 102
 
@@ -50,6 +50,26 @@ def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
         assert segments.input_ids.to_list() == expected
         assert segments.truncated.numpy().tolist() == truncated
     assert combined([[7] * 6, [7] * 7, []]).truncated.numpy().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("truncates_as_transformers", [False, True])
+@pytest.mark.parametrize("room", [2, 5, 8])
+def test_numpy_gives_the_rows_of_tensorflow(truncates_as_transformers, room):
+    rng = np.random.default_rng(room)
+    sides = []
+    for _ in range(2):
+        lengths = rng.integers(0, 9, 200).astype(np.int32)
+        values = rng.integers(1000, 2000, lengths.sum()).astype(np.int32)
+        sides.append((values, (np.cumsum(lengths) - lengths).astype(np.int32), lengths))
+    for a, b in (sides, [sides[0], None]):
+        options = {"truncates_as_transformers": truncates_as_transformers}
+        expected = gather_segments(a, b, room, [CLS, SEP], **options)
+        for value, right in zip(
+            gather_segments(a, b, room, np.array([CLS, SEP], np.int32), ops=NUMPY, **options),
+            expected,
+            strict=True,
+        ):
+            np.testing.assert_array_equal(value, right)
 
 
 def test_longer_segment_has_one_more_token_as_in_transformers():

@@ -1,6 +1,8 @@
 """Tests that tokens from the cache of words are those of the tokenizer's graph."""
 
 import itertools
+import lzma
+import re
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_bert.errors import InputError
 from keras_bert.tasks.text_processor import TextProcessor
 from keras_bert.text import word_cache
 from keras_bert.text.settings import UserToken
@@ -91,9 +94,11 @@ def assert_equal(ragged, expected, texts):
 def check(tokenizer, batches):
     ids = in_graph(tokenizer.tokenize)
     offsets = in_graph(tokenizer.tokenize_with_offsets)
-    for texts in batches:
-        assert_equal([tokenizer.tokenize(texts)], [ids(texts)], texts)
-        assert_equal(tokenizer.tokenize_with_offsets(texts), offsets(texts), texts)
+    for batch in batches:
+        strings = [text.decode("utf-8", "ignore") for text in batch]
+        for texts in (batch, strings):
+            assert_equal([tokenizer.tokenize(texts)], [ids(texts)], texts)
+            assert_equal(tokenizer.tokenize_with_offsets(texts), offsets(texts), texts)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -121,6 +126,9 @@ UNCASED = tokenizer_of("uncased")
 UNCASED_OFFSETS = in_graph(UNCASED.tokenize_with_offsets)
 
 
+SUFFIXES = (".txt", ".tsv", ".json", ".conll")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "do_lower_case"),
@@ -133,11 +141,10 @@ UNCASED_OFFSETS = in_graph(UNCASED.tokenize_with_offsets)
 )
 def test_real_text(shared_data, folder, do_lower_case):
     tokenizer = BertTokenizer(shared_data / "vocab" / folder / "vocab.txt", do_lower_case)
-    batches = [
-        [line for line in path.read_bytes().split(b"\n") if line]
-        for path in sorted((shared_data / "corpus").rglob("*.txt"))
-    ]
-    assert sum(map(len, batches)) > 50_000
+    paths = [path for path in sorted(shared_data.rglob("*")) if path.suffix in SUFFIXES]
+    batches = [[line for line in path.read_bytes().split(b"\n") if line] for path in paths]
+    batches.append(lzma.decompress(min(shared_data.rglob("*.txt.xz")).read_bytes()).split(b"\n"))
+    assert sum(map(len, batches)) > 200_000
     check(tokenizer, batches)
 
 
@@ -194,6 +201,20 @@ def raising(function, error):
         raise error
 
     return call
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [("text", "has the shape []"), (["a", 1], "contains 1"), ([b"a", None], "contains None")],
+)
+def test_other_values_are_rejected(texts, problem):
+    with pytest.raises(InputError, match=f"^text {re.escape(problem)}.*; expected "):
+        UNCASED.tokenize(texts)
+
+
+def test_lone_surrogates_are_ignored():
+    ids = UNCASED.tokenize(["the\ud800 é,", "\udfffa"])
+    assert ids.to_list() == UNCASED.tokenize(["the é,", "a"]).to_list()
 
 
 def test_threads_share_a_tokenizer():
