@@ -41,7 +41,7 @@ from keras_bert.text.vocabulary import load_vocab
 if TYPE_CHECKING:
     from keras_bert.text.tokenizer import BertTokenizer
 
-# While running, the tokenizer needs about 40 times the bytes of a batch.
+# A batch limits the memory of the tokenizer's arrays.
 _BYTES_PER_BATCH = 1 << 22
 _ROWS_PER_BATCH = 1024
 
