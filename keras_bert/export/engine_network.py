@@ -83,10 +83,6 @@ def run_in_onnxruntime(path: Path, threads: int, parallel: int) -> Run:
     # Concurrent calls share one pool, and the threads that call take part in the computation. The
     # pool has one thread less than this number.
     options.intra_op_num_threads = max(threads - parallel + 1, 1)
-    if parallel == 1 and threads == os.cpu_count():
-        # As many threads as physical cores, each on its own core. Without a core of its own, a
-        # thread often waits for the one that calls, which took 40 % more time on a busy machine.
-        options.intra_op_num_threads = 0
     options.inter_op_num_threads = 1
     # Memory patterns are stored for each shape of the inputs, and here most calls have another.
     options.enable_mem_pattern = False
