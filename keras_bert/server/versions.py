@@ -110,7 +110,7 @@ class Version:
 
 
 def _array_steps(loaded: Any, info: Mapping[str, Any]) -> Any:
-    # Imported here for the start-up time, because a SavedModel does not need it.
+    # Imported here, because only engines need the tasks.
     from keras_bert.tasks.load import array_steps
 
     return array_steps(loaded, info)

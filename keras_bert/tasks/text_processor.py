@@ -240,7 +240,9 @@ class ArraySteps:
         new = sorted((word for word in words if word not in cache), key=len)
         while new:
             # A word has at most as many tokens as bytes, and the longest one is the last.
-            count = next((n for n in range(1, len(new)) if n * len(new[n]) > _PADDED_VALUES), None)
+            count = next(
+                (n for n in range(1, len(new)) if (n + 1) * len(new[n]) > _PADDED_VALUES), None
+            )
             ids = self._tokenize(tf.constant(new[:count], tf.string))["ids"].numpy()
             entries |= {w: row[row >= 0].tolist() for w, row in zip(new, ids, strict=False)}
             new = new[count:] if count else []

@@ -128,7 +128,9 @@ def _gather(values: Any, indices: np.ndarray, batch_dims: int = 0) -> np.ndarray
     return np.take(values, indices, axis=0)
 
 
-def _descending(values: np.ndarray, direction: str, stable: bool) -> np.ndarray:
+def _argsort(values: np.ndarray, direction: str, stable: bool) -> np.ndarray:
+    assert direction == "DESCENDING"
+    assert stable
     return np.argsort(-values, kind="stable")
 
 
@@ -140,7 +142,7 @@ def _softmax(values: np.ndarray) -> np.ndarray:
 # TensorFlow's functions that are called with `ops`, on arrays of NumPy.
 NUMPY = SimpleNamespace(
     argmax=np.argmax,
-    argsort=_descending,
+    argsort=_argsort,
     cast=np.ndarray.astype,
     concat=np.concatenate,
     cumsum=np.cumsum,

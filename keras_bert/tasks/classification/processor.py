@@ -1,4 +1,4 @@
-"""Converts texts to tokens and logits to labels in TensorFlow graphs; writes prediction files.
+"""Converts texts to tokens and logits to labels, and writes prediction files.
 
     text [B] (and text_pair [B]) -> tokens -> [CLS] a [SEP] b [SEP]      preprocess
     logits [B, C] -> label, probabilities; or score for one logit        decode
