@@ -201,12 +201,12 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """Updates one variable with operations that a compiler can fuse into a single pass."""
         index = self._get_variable_index(variable)
         states, decays = self._states[index], self._decays[index]
+        rate = ops.cast(learning_rate, variable.dtype) * self._factors[index]
         if self._shared:
             direction_of = self._shared[decays]
         else:
             direction_of = functools.partial(self._direction_of, decays)
         direction, values = direction_of(gradient, variable, tuple(states), self.iterations)
-        rate = ops.cast(learning_rate, variable.dtype) * self._factors[index]
         for number, (state, value) in enumerate(zip(states, values, strict=True)):
             self.assign(state, self._as_state(value, len(states) * index + number))
         self.assign_sub(variable, rate * direction)
@@ -244,10 +244,32 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         v = self.beta_2 * v + (1.0 - self.beta_2) * ops.square(gradient)
         states = m, v
         if self.bias_correction:
-            t = ops.cast(iterations + 1, "float32")
-            m = m / ops.cast(_one_minus_power(self.beta_1, t), m.dtype)
-            v = v / ops.cast(_one_minus_power(self.beta_2, t), v.dtype)
+            first, second = self._corrections(iterations)
+            m = m / ops.cast(first, m.dtype)
+            v = v / ops.cast(second, v.dtype)
         return m / (ops.sqrt(v) + self.epsilon), states
+
+    def _corrections(self, iterations: Any) -> tuple[Any, Any]:
+        """Returns the divisors of both moments for bias correction, float32 scalars."""
+        t = ops.cast(iterations + 1, "float32")
+        return _one_minus_power(self.beta_1, t), _one_minus_power(self.beta_2, t)
+
+    def kernel_arguments(self, learning_rate: Any) -> tuple[dict[str, Any], Any]:
+        """Returns the arguments of TensorFlow's kernel `ResourceApplyAdam`, and the weight decay.
+
+        The kernel updates the moments and then computes `var -= lr * m / (sqrt(v) + epsilon)`. The
+        bias correction is part of `lr` and `epsilon`. The weight decay is a factor on a variable.
+        """
+        first, second = self._corrections(self.iterations) if self.bias_correction else (1.0, 1.0)
+        root = ops.sqrt(second)
+        rate = {"lr": learning_rate * root / first, "epsilon": self.epsilon * root}
+        betas = {"beta1": self.beta_1, "beta2": self.beta_2}
+        return rate | betas, learning_rate * self.weight_decay_rate
+
+    def settings_of(self, variable: Any) -> tuple[Sequence[Any], bool, float]:
+        """Returns a variable's state, whether it has weight decay, and its rate's multiplier."""
+        index = self._get_variable_index(variable)
+        return self._states[index], self._decays[index], self._factors[index]
 
     def _as_state(self, value: Any, site: int) -> Any:
         """Casts a value to the state dtype; `site` selects the random bits of the rounding."""

@@ -31,7 +31,7 @@ from keras_bert.training.objective import (
     TrainState,
     training_flops,
 )
-from keras_bert.training.optimizers import Direction, clip_scale
+from keras_bert.training.optimizers import AdamWeightDecay, Direction, clip_scale
 
 Totals = Mapping[str, tf.Tensor]  # {metric: denominator}
 
@@ -74,10 +74,16 @@ def make_train_steps(
     compares_rows = isinstance(objective, RowObjective)
     cached_gradients = make_cached_gradients(state, training) if compares_rows else None
 
-    # XLA reads the weights and moments once; separate operations would read them a dozen times.
+    # XLA and Adam's kernel read the weights and moments a few times; separate operations would read
+    # them a dozen times.
+    has_kernel = type(optimizer) is AdamWeightDecay and optimizer.state_dtype == "float32"
+
     @tf.function(jit_compile=jit_compile, autograph=False)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
-        rate = optimizer.learning_rate
+        rate = tf.convert_to_tensor(optimizer.learning_rate)
+        if has_kernel and not jit_compile:
+            apply_adam(optimizer, [g * scale for g in gradients], variables, rate)
+            return rate
         with optimizer.sharing_traces(_traced_once):
             for gradient, variable in zip(gradients, variables, strict=True):
                 optimizer.update_step(gradient * scale, variable, rate)
@@ -160,6 +166,30 @@ def make_train_steps(
         return StepMetrics(sums, weights, *[tf.squeeze(scalar, axis=1) for scalar in scalars])
 
     return train_steps
+
+
+def apply_adam(
+    optimizer: AdamWeightDecay,
+    gradients: Sequence[tf.Tensor],
+    variables: Sequence[keras.Variable],
+    learning_rate: tf.Tensor,
+) -> None:
+    """Does the same as `optimizer.update_step` of each variable, in less than half of the time."""
+    arguments, decay = optimizer.kernel_arguments(learning_rate)
+    for gradient, variable in zip(gradients, variables, strict=True):
+        (m, v), decays, factor = optimizer.settings_of(variable)
+        if decays:
+            variable.value.assign_sub(decay * factor * variable.value)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.value.handle,
+            m=m.value.handle,
+            v=v.value.handle,
+            grad=gradient,
+            # The bias correction is part of the arguments, so the kernel's own is switched off.
+            beta1_power=0.0,
+            beta2_power=0.0,
+            **arguments | {"lr": arguments["lr"] * factor},
+        )
 
 
 def _traced_once(direction_of: Direction) -> Direction:
