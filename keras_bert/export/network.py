@@ -18,6 +18,7 @@ B rows, S length of the longest row, T tokens of all rows, H hidden size, N head
 C labels, V vocabulary size, P masked tokens; b rows and t tokens of a step.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -59,8 +60,19 @@ class Network(tf.Module):
         self.per_token = model.per_token
         weights = weights_of(model)
         copy = _copy(model, weights, compute_type)
-        # Not set as attributes: TensorFlow Serving cannot load a Keras model in a SavedModel.
-        vars(self).update(_model=copy, _encoder=getattr(copy, "encoder", copy))
+        # A function of its own, so that a SavedModel contains the graph of the encoder only once.
+        encode = tf.function(
+            self._hidden_states,
+            input_signature=[tf.TensorSpec([None], tf.int32)] * 3,
+            autograph=False,
+        )
+        # Not set as attributes: TensorFlow Serving cannot load a Keras model in a SavedModel, and a
+        # function that is an attribute is traced a second time.
+        vars(self).update(
+            _model=copy,
+            _encoder=getattr(copy, "encoder", copy),
+            hidden_states=functools.partial(encode),
+        )
         self._weights = [v.value for v in copy.weights if "/attention/self/" not in v.path]
         self._projections = [
             _query_key_value(self.config, weights, f"encoder/layer_{index}", compute_type)
@@ -117,7 +129,7 @@ class Network(tf.Module):
             lambda: self._step_by_step(input_ids, segment_ids, reduce, shape, counts, rows_at_once),
         )
 
-    def hidden_states(
+    def _hidden_states(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, row_splits: tf.Tensor
     ) -> tf.Tensor:
         """Computes hidden states, float32 [T, H], from input and segment ids, int32 [T] each.
