@@ -36,15 +36,17 @@ def mix(x: Any) -> Any:
     return _xor_shift(x, 16)
 
 
-def site_key(seed: Any, site: int) -> Any:
+def site_key(seed: Any, site: int, offset: Any = None) -> Any:
     """Computes the keys for `random_bits`, int32 [B], from seeds and a site.
 
     Args:
         seed: int32 [B], the seed of each row; a row is an example, or a training step.
         site: the index of the place in the program that draws the bits; different sites get
             different bits.
+        offset: a number to add to `site`, as an int32 tensor; None for 0.
     """
-    return mix(mix(seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))
+    key = mix(seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1))
+    return mix(key if offset is None else key + offset * _int32(2 * _GOLDEN))
 
 
 def random_words(key: Any, count: Any) -> Any:

@@ -15,7 +15,7 @@ from keras_bert.models.layers import (
     Pooler,
     bert_config,
     encoder_weights,
-    recomputed,
+    replaced,
 )
 from keras_bert.models.memory import check_weights_fit
 
@@ -260,7 +260,7 @@ class BertEncoder(BertNetwork):
         dropout_seed = self.dropout_seed(inputs, training)
         hidden = self._embed(inputs, dropout_seed)
         for block in self.blocks:
-            run = recomputed(block)
+            run = replaced(block)
             hidden = run(hidden, inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
         if self.config.is_decoder:
             pooled = self.pooler(hidden, _last_position(inputs["input_mask"]))[:, 0]

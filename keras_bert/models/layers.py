@@ -110,21 +110,23 @@ def chain(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# `recompute_with(recompute)` replaces every marked layer during the block (Chen et al. 2016,
-# sublinear memory cost). `recompute` takes a layer and returns a function with the same arguments,
-# result and gradients.
-_recompute = Hook("recompute")
-recompute_with = _recompute.use
+# `replace_blocks_with(replace)` replaces every block of an encoder during the `with` block, such as
+# to compute it again in the backward pass. `replace` takes a built layer, which takes tensors or
+# None by position and returns one tensor, and returns a function with the same arguments, result
+# and gradients.
+_replace = Hook("replace_block")
+replace_blocks_with = _replace.use
 
 
-def recomputed(layer: keras.layers.Layer) -> Callable[..., Any]:
-    """Marks a layer that the backward pass may run again.
+def replaced(block: keras.layers.Layer) -> Callable[..., Any]:
+    """Returns the function to call instead of a block: the block, unless it is replaced."""
+    replace = _replace.get()
+    return replace(block) if replace else block
 
-    The layer must be built, take tensors or None by position, and return one tensor. Call the
-    result instead of the layer: it is the layer itself, or its replacement by `recompute_with`.
-    """
-    recompute = _recompute.get()
-    return recompute(layer) if recompute else layer
+
+# During `add_to_sites(offset)`, an int32 tensor is added to the number of each dropout site.
+_site_offset = Hook("site_offset")
+add_to_sites = _site_offset.use
 
 
 # `take_rows_with(take)` makes `BertEmbeddings` select rows of its tables with `take(table, ids)`
@@ -286,7 +288,9 @@ class Dropout(keras.layers.Layer):
 
     def key(self, dropout_seed: Any) -> Any:
         """Returns the key of each example's mask, [B] int32, for `drop`; None without seeds."""
-        return None if dropout_seed is None else site_key(dropout_seed, self.site)
+        if dropout_seed is None:
+            return None
+        return site_key(dropout_seed, self.site, _site_offset.get())
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         """Returns the shape of the input."""

@@ -30,7 +30,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
 from keras_bert.errors import InputError
-from keras_bert.models.layers import compile_chains_with, recompute_with, take_rows_with
+from keras_bert.models.layers import compile_chains_with, replace_blocks_with, take_rows_with
 from keras_bert.startup import start_tensorflow
 from keras_bert.training.jax_attention import compute_capability, fused_attention
 from keras_bert.training.jax_kernels import kernel_of
@@ -267,7 +267,7 @@ def make_train_steps(
 
     def loss_and_sums(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         mapping = [*zip(trained, weights, strict=True), *zip(untrained, fixed, strict=True)]
-        recompute = recompute_with(_recomputed) if training.gradient_checkpointing else None
+        recompute = replace_blocks_with(_recomputed) if training.gradient_checkpointing else None
         with (
             keras.StatelessScope(mapping),
             fused_attention(model, batch, sharding),

@@ -16,7 +16,7 @@ from keras_bert.models.layers import (
     Dropout,
     LayerNorm,
     SplitDense,
-    recompute_with,
+    replace_blocks_with,
 )
 
 SEEDS = np.arange(1000, 1024, dtype="int32")  # Consecutive seeds are the hardest case.
@@ -138,7 +138,7 @@ def test_encoder_marks_its_blocks_for_recomputation():
     encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
     ones = keras.ops.ones((1, 4), "int32")
     marked = []
-    with recompute_with(lambda layer: marked.append(layer) or layer):
+    with replace_blocks_with(lambda layer: marked.append(layer) or layer):
         encoder({"input_ids": ones, "input_mask": ones, "segment_ids": ones})
     assert marked == encoder.blocks
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import replace
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,7 +11,8 @@ import tensorflow as tf
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder, BertPretrainer
-from keras_bert.models.layers import recomputed
+from keras_bert.models.attention import TransformerBlock
+from keras_bert.models.layers import replaced
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import EmbeddingObjective
 from keras_bert.training.objective import TrainingSettings, TrainState
@@ -96,6 +98,14 @@ def test_gradients_equal_those_of_the_plain_model_with_dropout(rows, dtype, comp
     check_equal(once, gradients(model, rows, compile_with, twice=True))
 
 
+def test_blocks_are_traced_once():
+    with mock.patch.object(
+        TransformerBlock, "call", autospec=True, side_effect=lambda _, x, *__: x
+    ):
+        gradients(make_model(), ROWS, plainly, twice=False)
+        assert TransformerBlock.call.call_count == 1
+
+
 class Noted(keras.layers.Layer):
     """tanh(x·w) that reports its name when it runs."""
 
@@ -126,7 +136,7 @@ class Stack(keras.Model):
 
     def call(self, x):
         for block in self.blocks:
-            x = recomputed(block)(x)
+            x = replaced(block)(x)
         return x
 
 
