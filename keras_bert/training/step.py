@@ -74,16 +74,14 @@ def make_train_steps(
     compares_rows = isinstance(objective, RowObjective)
     cached_gradients = make_cached_gradients(state, training) if compares_rows else None
 
-    is_adam = type(optimizer) is AdamWeightDecay and optimizer.state_dtype == "float32"
-    has_kernel = is_adam and not (jit_compile and compiles_entire_step())
-
     # XLA reads the weights and moments once, and Adam's kernel a few times; separate operations
-    # would read them a dozen times. On a CPU, the kernel is hardly slower, and XLA would take
-    # seconds to compile.
-    @tf.function(jit_compile=jit_compile and not has_kernel, autograph=False)
+    # would read them a dozen times.
+    has_kernel = type(optimizer) is AdamWeightDecay and optimizer.state_dtype == "float32"
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        if has_kernel:
+        if has_kernel and not jit_compile:
             apply_adam(optimizer, [g * scale for g in gradients], variables, rate)
             return rate
         with optimizer.sharing_traces(_traced_once):

@@ -27,23 +27,13 @@ def data(tmp_path_factory, write_records):
     return find_records(str(path))
 
 
-def train(
-    data,
-    strategy=None,
-    dtype="float32",
-    clip=1.0,
-    change=dict,
-    xla=False,
-    state_dtype="float32",
-    **kwargs,
-):
+def train(data, strategy=None, dtype="float32", clip=1.0, change=dict, xla=False, **kwargs):
     """Trains STEPS steps of 8 examples; returns the weights by path and the steps' metrics."""
     strategy, loss_scale = strategy or make_strategy(), None
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG, dtype=dtype)
-        schedule = LinearWarmupDecay(1e-3, 10 * STEPS, 2)
-        optimizer = AdamWeightDecay(schedule, state_dtype=state_dtype)
+        optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 10 * STEPS, 2))
         optimizer.build(model.trainable_variables)
         if dtype == "mixed_float16":
             loss_scale = LossScale(optimizer)
@@ -81,7 +71,7 @@ def test_compiled_updates_of_one_shape_share_a_trace(data):
         return direction_of(self, decays, gradient, variable, *rest)
 
     with mock.patch.object(AdamWeightDecay, "_direction_of", noted):
-        weights, _ = train(data, xla=True, state_dtype="bfloat16")
+        weights, _ = train(data, xla=True)
     assert len(traced) == len(set(traced)) < len(weights) / 2
 
 
