@@ -66,8 +66,8 @@ class Network(tf.Module):
             input_signature=[tf.TensorSpec([None], tf.int32)] * 3,
             autograph=False,
         )
-        # Not set as attributes: TensorFlow Serving cannot load a Keras model in a SavedModel, and a
-        # function that is an attribute is traced a second time.
+        # Set without tracking: TensorFlow Serving cannot load a Keras model in a SavedModel. The
+        # `partial` hides the function, which would be traced again when it is saved.
         vars(self).update(
             _model=copy,
             _encoder=getattr(copy, "encoder", copy),

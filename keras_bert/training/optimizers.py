@@ -3,7 +3,8 @@
     gradients -> dense gradients -> global norm -> factor that clips -> AdamWeightDecay or Lamb
 
 Gradients must be those of the global batch, after accumulation and all-reduce. The weight update
-multiplies them by the factor, so clipped gradients are never stored.
+of each variable multiplies its gradient by the factor, so all clipped gradients are never stored
+together.
 """
 
 import contextlib
@@ -201,12 +202,12 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """Updates one variable with operations that a compiler can fuse into a single pass."""
         index = self._get_variable_index(variable)
         states, decays = self._states[index], self._decays[index]
-        rate = ops.cast(learning_rate, variable.dtype) * self._factors[index]
         if self._shared:
             direction_of = self._shared[decays]
         else:
             direction_of = functools.partial(self._direction_of, decays)
         direction, values = direction_of(gradient, variable, tuple(states), self.iterations)
+        rate = ops.cast(learning_rate, variable.dtype) * self._factors[index]
         for number, (state, value) in enumerate(zip(states, values, strict=True)):
             self.assign(state, self._as_state(value, len(states) * index + number))
         self.assign_sub(variable, rate * direction)
@@ -254,19 +255,21 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         t = ops.cast(iterations + 1, "float32")
         return _one_minus_power(self.beta_1, t), _one_minus_power(self.beta_2, t)
 
-    def kernel_arguments(self, learning_rate: Any) -> tuple[dict[str, Any], Any]:
-        """Returns the arguments of TensorFlow's kernel `ResourceApplyAdam`, and the weight decay.
+    def kernel_settings(self, learning_rate: Any) -> tuple[Any, Any, Any]:
+        """Returns `lr` and `epsilon` of TensorFlow's Adam kernel, and the weight decay per step.
 
         The kernel updates the moments and then computes `var -= lr * m / (sqrt(v) + epsilon)`. The
-        bias correction is part of `lr` and `epsilon`. The weight decay is a factor on a variable.
+        bias correction is part of `lr` and `epsilon`.
         """
         first, second = self._corrections(self.iterations) if self.bias_correction else (1.0, 1.0)
         root = ops.sqrt(second)
-        rate = {"lr": learning_rate * root / first, "epsilon": self.epsilon * root}
-        betas = {"beta1": self.beta_1, "beta2": self.beta_2}
-        return rate | betas, learning_rate * self.weight_decay_rate
+        return (
+            learning_rate * root / first,
+            self.epsilon * root,
+            learning_rate * self.weight_decay_rate,
+        )
 
-    def settings_of(self, variable: Any) -> tuple[Sequence[Any], bool, float]:
+    def variable_settings(self, variable: Any) -> tuple[Sequence[Any], bool, float]:
         """Returns a variable's state, whether it has weight decay, and its rate's multiplier."""
         index = self._get_variable_index(variable)
         return self._states[index], self._decays[index], self._factors[index]

@@ -76,13 +76,13 @@ def make_train_steps(
 
     # XLA reads the weights and moments once, and Adam's kernel a few times; separate operations
     # would read them a dozen times.
-    has_kernel = type(optimizer) is AdamWeightDecay and optimizer.state_dtype == "float32"
+    uses_kernel = type(optimizer) is AdamWeightDecay and optimizer.state_dtype == "float32"
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        if has_kernel and not jit_compile:
-            apply_adam(optimizer, [g * scale for g in gradients], variables, rate)
+        if uses_kernel and not jit_compile:
+            apply_adam(optimizer, gradients, variables, scale, rate)
             return rate
         with optimizer.sharing_traces(_traced_once):
             for gradient, variable in zip(gradients, variables, strict=True):
@@ -172,23 +172,29 @@ def apply_adam(
     optimizer: AdamWeightDecay,
     gradients: Sequence[tf.Tensor],
     variables: Sequence[keras.Variable],
+    scale: tf.Tensor,
     learning_rate: tf.Tensor,
 ) -> None:
-    """Does the same as `optimizer.update_step` of each variable, in a third of the time."""
-    arguments, decay = optimizer.kernel_arguments(learning_rate)
+    """Does the same as `optimizer.update_step` of each variable, whose gradient is scaled first.
+
+    For MiniLM on two cores, it takes 27 ms instead of 70 ms.
+    """
+    rate, epsilon, decay = optimizer.kernel_settings(learning_rate)
     for gradient, variable in zip(gradients, variables, strict=True):
-        (m, v), decays, factor = optimizer.settings_of(variable)
+        (m, v), decays, factor = optimizer.variable_settings(variable)
         if decays:
             variable.value.assign((1.0 - decay * factor) * variable.value)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.value.handle,
             m=m.value.handle,
             v=v.value.handle,
-            grad=gradient,
-            # The bias correction is part of the arguments, so the kernel's own is switched off.
-            beta1_power=0.0,
+            beta1_power=0.0,  # Without the kernel's bias correction, which is part of `rate`.
             beta2_power=0.0,
-            **arguments | {"lr": arguments["lr"] * factor},
+            lr=rate * factor,
+            beta1=optimizer.beta_1,
+            beta2=optimizer.beta_2,
+            epsilon=epsilon,
+            grad=gradient * scale,
         )
 
 
@@ -412,34 +418,46 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
     return tf.function(prepared, jit_compile=jit_compile and not compiles_chains, autograph=False)
 
 
+# What the graph of a block depends on, apart from its weights.
+_STATIC = ("config", "activation", "rate", "epsilon", "lora_alpha", "quantization_mode")
+
+
 def sharing_a_trace() -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which the blocks of an encoder share one trace.
+    """Returns a context in which equal blocks of an encoder are traced only once.
 
-    Tracing all blocks of BERT-base and their gradients would take several seconds.
+    For MiniLM, this saves one of 5.5 CPU seconds before the first step.
     """
-    templates: dict[Any, tuple[keras.layers.Layer, Callable[..., tf.Tensor]]] = {}
+    traced: dict[Any, tuple[keras.layers.Layer, Callable[..., tf.Tensor]]] = {}
 
-    def share(block: keras.layers.Layer) -> Callable[..., tf.Tensor]:
-        weights = [tf.convert_to_tensor(variable.value) for variable in block.variables]
-        key = tuple((*weight.shape, weight.dtype) for weight in weights)
-        if key not in templates:
-            templates[key] = block, tf.function(_with_weights(block), autograph=False)
-        template, run = templates[key]
-        offset = tf.constant(block.dropout_site - template.dropout_site)
-        return lambda *inputs: run(inputs, offset, weights)
+    def replacement(block: keras.layers.Layer) -> Callable[..., tf.Tensor]:
+        # Not their `value`, which the layer that is being called casts in mixed precision.
+        weights = [tf.convert_to_tensor(variable._value) for variable in block.variables]
+        key = (
+            *((*weight.shape, weight.dtype) for weight in weights),
+            *((type(layer), layer.dtype_policy.name) for layer in block._flatten_layers()),
+            *(getattr(each, name, None) for each in block._flatten_layers() for name in _STATIC),
+        )
+        if key not in traced:
+            traced[key] = block, tf.function(_with_weights(block), autograph=False)
+        first, call = traced[key]
+        site_offset = tf.constant(block.dropout_site - first.dropout_site)
+        return lambda *inputs: call(inputs, site_offset, weights)
 
-    return replace_blocks_with(share)
+    return replace_blocks_with(replacement)
 
 
 def _with_weights(block: keras.layers.Layer) -> Callable[..., tf.Tensor]:
-    """Returns a function of a block's inputs, of an offset of its dropout sites, and of weights."""
+    """Returns a function that calls a block with weights of another block.
 
-    def run(inputs: Sequence[Any], site_offset: tf.Tensor, weights: list[tf.Tensor]) -> tf.Tensor:
+    It also takes the difference between the numbers of their dropout sites.
+    """
+
+    def call(inputs: Sequence[Any], site_offset: tf.Tensor, weights: list[tf.Tensor]) -> tf.Tensor:
         values = zip(block.variables, weights, strict=True)
         with add_to_sites(site_offset), keras.StatelessScope([*values]):
             return block(*inputs)
 
-    return run
+    return call
 
 
 def compiles_entire_step() -> bool:

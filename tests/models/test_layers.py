@@ -134,7 +134,7 @@ def test_dropout_is_applied_to_the_attention_probabilities():
 # --- functions that a training step replaces ---
 
 
-def test_encoder_marks_its_blocks_for_recomputation():
+def test_encoder_calls_the_replacements_of_its_blocks():
     encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
     ones = keras.ops.ones((1, 4), "int32")
     marked = []

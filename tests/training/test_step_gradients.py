@@ -105,6 +105,27 @@ def test_blocks_are_traced_once():
     assert traced.call_count == 1
 
 
+def change_activation(block):
+    block.intermediate.activation = keras.ops.relu
+
+
+def change_lora(block):
+    block.intermediate.dense.lora_alpha = 50
+
+
+@pytest.mark.parametrize("change", [change_activation, change_lora])
+def test_blocks_with_other_settings_are_traced_for_themselves(change):
+    model = make_model()
+    for block in model.encoder.blocks:
+        block.intermediate.dense.enable_lora(2, lora_alpha=1)
+        block.intermediate.dense.lora_kernel_b.assign_add(keras.ops.ones((2, 32)))
+    change(model.encoder.blocks[1])
+    check_equal(
+        gradients(model, ROWS, lambda function: function, twice=False),
+        gradients(model, ROWS, plainly, twice=False),
+    )
+
+
 class Noted(keras.layers.Layer):
     """tanh(x·w) that reports its name when it runs."""
 
@@ -127,7 +148,7 @@ class Noted(keras.layers.Layer):
 
 
 class Stack(keras.Model):
-    """Noted layers "a", "b" and "c", each marked for recomputation."""
+    """Noted layers "a", "b" and "c", each of which may be replaced."""
 
     def __init__(self, record=None):
         super().__init__()
