@@ -112,16 +112,20 @@ class Checkpoint:
         Raises:
             InputError: the model has the head of another fine-tuned task, or is left-to-right.
         """
-        if self.config.is_decoder:
-            raise InputError(
-                f"{self.path}: is a left-to-right model (is_decoder); {name} expects a "
-                "bidirectional model"
-            )
+        self.check_bidirectional(name)
         if task != "embedding" and self.is_of_other_task(task):
             raise InputError(
                 f"path={str(self.path)!r}: is a {self.architecture}; {name} expects a model for "
                 "its own task or without a head; keras-bert convert SRC DST --noheads removes the "
                 "head"
+            )
+
+    def check_bidirectional(self, user: str) -> None:
+        """Raises an InputError that names the `user` if the model is left-to-right."""
+        if self.config.is_decoder:
+            raise InputError(
+                f"{self.path}: is a left-to-right model (is_decoder); {user} expects a "
+                "bidirectional model"
             )
 
     def check_segments(self) -> None:

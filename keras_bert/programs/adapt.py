@@ -235,11 +235,7 @@ def _open_checkpoint(flags: FlagValues) -> "Checkpoint":
 
     checkpoint = open_checkpoint(flags.init_checkpoint)
     checkpoint.require_vocab("expected a checkpoint with a vocabulary")
-    if checkpoint.config.is_decoder:
-        raise InputError(
-            f"--init_checkpoint={flags.init_checkpoint}: is a left-to-right model (is_decoder); "
-            "expected a bidirectional model"
-        )
+    checkpoint.check_bidirectional("adapt")
     positions = checkpoint.config.max_position_embeddings
     if flags.max_seq_length > positions:
         raise InputError(

@@ -111,9 +111,9 @@ class Version:
 
 def _array_steps(loaded: Any, info: Mapping[str, Any]) -> Any:
     # Imported here, because only engines need the tasks.
-    from keras_bert.tasks.load import array_steps
+    from keras_bert.tasks.load import task_class
 
-    return array_steps(loaded, info)
+    return task_class(info["task"]).array_steps(loaded, info)
 
 
 class Versions:

@@ -2,9 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -72,13 +70,8 @@ def _open_export(folder: Path, engine: str, precision: str) -> Task:
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 
     loaded = tf.saved_model.load(str(folder))
-    opened = Engine(folder, loaded, info, engine, precision, array_steps)
-    task = task_class(info["task"]).from_export(info, opened.functions)
+    cls = task_class(info["task"])
+    opened = Engine(folder, loaded, info, engine, precision, cls.array_steps)
+    task = cls.from_export(info, opened.functions)
     task.engine = opened
     return task
-
-
-def array_steps(loaded: Any, info: Mapping[str, Any]) -> Any:
-    """Returns the result of `Task.array_steps` for the task in an export.json, `info`."""
-    name = info.get("task")
-    return task_class(name).array_steps(loaded, info) if name in CLASSES else None

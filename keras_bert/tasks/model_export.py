@@ -27,11 +27,7 @@ def export(options: ExportOptions) -> Path:
     check_version(export_dir, "--export_dir")
     checkpoint = open_checkpoint(options.model_dir)
     checkpoint.require_vocab("a vocabulary is required because an export tokenizes text")
-    if checkpoint.config.is_decoder:
-        raise InputError(
-            f"{checkpoint.path}: is a left-to-right model (is_decoder), which cannot be "
-            "exported; expected a bidirectional model"
-        )
+    checkpoint.check_bidirectional("an export")
     task = _task_of(options, checkpoint)
     check_unused(options, task)
     settings = task_settings(options, task, checkpoint)

@@ -13,7 +13,7 @@ from keras_bert.export import engine_network
 from keras_bert.export.engine_network import SIGNATURE, EngineFunction, different
 from keras_bert.export.engines import PRECISIONS, Engine, check_engine
 from keras_bert.tasks import text_processor
-from keras_bert.tasks.load import array_steps
+from keras_bert.tasks.classification.task import TextClassifier
 from tests import processes
 from tests.export.conftest import INSTALLED, make_task
 
@@ -148,7 +148,7 @@ def test_steps_without_tensorflow_are_those_of_the_saved_model(
     monkeypatch.setattr(text_processor, "_PADDED_VALUES", padded)
     loaded, info = export(task).loaded, export(task).info
     function = EngineFunction(loaded, SIGNATURE, None)
-    function.steps = array_steps(loaded, info)
+    function.steps = TextClassifier.array_steps(loaded, info)
     rng = np.random.default_rng(0)
     for count in (0, *[1] * 30, 40):
         inputs = {}

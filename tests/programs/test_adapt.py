@@ -336,7 +336,7 @@ def test_too_few_documents_are_rejected(place, tmp_path, documents, message, cap
     [
         (None, {}, "has no vocabulary; expected a checkpoint with a vocabulary"),
         (VOCAB, {}, "vocab.txt: expected the special token(s) [UNK]"),
-        (VOCAB, {"is_decoder": True}, "is a left-to-right model (is_decoder); expected a bidirect"),
+        (VOCAB, {"is_decoder": True}, "is a left-to-right model (is_decoder); adapt expects a b"),
     ],
 )
 def test_unusable_checkpoints_are_rejected(place, tmp_path, vocab, changes, message, capfd):

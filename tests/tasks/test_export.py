@@ -306,7 +306,7 @@ def test_model_with_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_p
 
 def test_left_to_right_model_is_not_served(make_run, tmp_path: Path):
     causal = make_run(tmp_path / "run", "classification", is_decoder=True)
-    with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* cannot be exp"):
+    with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* an export exp"):
         export(ExportOptions(str(causal), str(tmp_path / "1")))
     assert not (tmp_path / "1").exists()
 
