@@ -76,7 +76,9 @@ def fit_task(
     """
     if task.limit:
         task.report_truncation(train.truncated, f"training {task.items_name}")
-    strategy, examples = one_device(), train.examples
+    # The strategy for one device.
+    strategy = make_strategy() if BACKEND == "jax" else tf.distribute.get_strategy()
+    examples = train.examples
     pad_token_id, length = task.tokenizer.pad_token_id, task.settings.max_seq_length
     if not len(examples):
         raise InputError("fit() got no examples; expected at least one")
@@ -229,11 +231,6 @@ def warn_of_few_steps(steps: int, epochs_name: str, rate_name: str) -> None:
             "%d steps are few; if the scores are low, use higher values of %s and %s",
             *(steps, epochs_name, rate_name),
         )
-
-
-def one_device() -> tf.distribute.Strategy:
-    """Returns the strategy of `fit`."""
-    return make_strategy() if BACKEND == "jax" else tf.distribute.get_strategy()
 
 
 def _set_mode(callback: keras.callbacks.Callback) -> None:
