@@ -110,10 +110,10 @@ def chain(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# `replace_blocks_with(replace)` replaces every block of an encoder during the `with` block, such as
-# to compute it again in the backward pass. `replace` takes a built layer, which takes tensors or
-# None by position and returns one tensor, and returns a function with the same arguments, result
-# and gradients.
+# `replace_blocks_with(replace)` replaces every block of an encoder during the `with` block, for
+# example by a function that computes the block again in the backward pass (Chen et al. 2016,
+# sublinear memory cost). `replace` takes a built layer, which takes tensors or None by position and
+# returns one tensor. It returns a function with the same arguments, result and gradients.
 _replace = Hook("replace_block")
 replace_blocks_with = _replace.use
 

@@ -111,9 +111,11 @@ class Version:
 
 def _array_steps(loaded: Any, info: Mapping[str, Any]) -> Any:
     # Imported here, because only engines need the tasks.
+    from keras_bert.tasks import CLASSES
     from keras_bert.tasks.load import task_class
 
-    return task_class(info["task"]).array_steps(loaded, info)
+    name = info.get("task")  # A later release may have other tasks.
+    return task_class(name).array_steps(loaded, info) if name in CLASSES else None
 
 
 class Versions:

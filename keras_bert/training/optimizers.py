@@ -3,8 +3,8 @@
     gradients -> dense gradients -> global norm -> factor that clips -> AdamWeightDecay or Lamb
 
 Gradients must be those of the global batch, after accumulation and all-reduce. The weight update
-of each variable multiplies its gradient by the factor, so all clipped gradients are never stored
-together.
+of each variable multiplies its gradient by the factor, so the clipped gradients are not all in
+memory at once.
 """
 
 import contextlib

@@ -76,12 +76,13 @@ def make_train_steps(
 
     # XLA reads the weights and moments once, and Adam's kernel a few times; separate operations
     # would read them a dozen times.
-    uses_kernel = type(optimizer) is AdamWeightDecay and optimizer.state_dtype == "float32"
+    is_adam = type(optimizer) is AdamWeightDecay and optimizer.state_dtype == "float32"
+    uses_kernel = is_adam and not jit_compile
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        if uses_kernel and not jit_compile:
+        if uses_kernel:
             apply_adam(optimizer, gradients, variables, scale, rate)
             return rate
         with optimizer.sharing_traces(_traced_once):
@@ -434,8 +435,10 @@ def sharing_a_trace() -> contextlib.AbstractContextManager[None]:
         weights = [tf.convert_to_tensor(variable._value) for variable in block.variables]
         key = (
             *((*weight.shape, weight.dtype) for weight in weights),
-            *((type(layer), layer.dtype_policy.name) for layer in block._flatten_layers()),
-            *(getattr(each, name, None) for each in block._flatten_layers() for name in _STATIC),
+            *(
+                (type(layer), layer.dtype_policy.name, *(getattr(layer, n, None) for n in _STATIC))
+                for layer in block._flatten_layers()
+            ),
         )
         if key not in traced:
             traced[key] = block, tf.function(_with_weights(block), autograph=False)
