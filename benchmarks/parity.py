@@ -153,9 +153,7 @@ def pairs_agree(work: Path) -> bool:
         init_checkpoint=MODEL,
         train_file=DATA / "glue/MRPC/train.tsv",
         eval_file=DATA / "glue/MRPC/dev.tsv",
-        text_column="#1 String",
-        text_pair_column="#2 String",
-        label_column="Quality",
+        columns="text=#1 String,text_pair=#2 String,label=Quality",
         num_train_epochs=1,
         export=True,
     )
@@ -184,7 +182,7 @@ def sentences_agree(work: Path) -> bool:
         init_checkpoint=MODEL,
         train_file=folder / "wnut17train.conll",
         eval_file=folder / "emerging.dev.conll",
-        test_file=folder / "emerging.test.annotated",
+        predict_file=folder / "emerging.test.annotated",
         num_train_epochs=3,
         export=True,
     )

@@ -39,7 +39,7 @@ NICENESS = 19  # The lowest priority.
 _WNUT = {
     "train_file": "wnut17train.conll",
     "eval_file": "emerging.dev.conll",
-    "test_file": "emerging.test.annotated",
+    "predict_file": "emerging.test.annotated",
 }
 
 

@@ -13,7 +13,7 @@ _PURPOSES = {network.task: network.purpose for network in NETWORKS}
 _PURPOSES[None] = "was pre-trained on unlabeled text"
 # Settings in run.json whose values are paths or names, and other settings of training.
 _PATHS = ("init_checkpoint", "task_name", "data_dir", "input_file", "train_file")
-_PATHS += ("eval_file", "test_file", "predict_file")
+_PATHS += ("eval_file", "predict_file")
 _TRAINING = ("objective", "loss", "optimizer", "learning_rate", "num_train_epochs")
 _TRAINING += ("max_seq_length", "train_batch_size", "random_seed", "mixed_precision")
 # Keys in results.json that are not scores; those that end in _truncated are not scores either.

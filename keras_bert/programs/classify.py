@@ -27,9 +27,7 @@ from keras_bert.tasks.settings import ClassificationSettings, Distillation
 
 # For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.
 _FLAGS_OF_THE_RUN = (
-    "text_column",
-    "text_pair_column",
-    "label_column",
+    "columns",
     "problem_type",
 )
 
@@ -41,7 +39,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         _answer_lines(flags)
         return
     fine_tuning.use_flags_of_run(flags, "task_name", "long_text")
-    if not flags.task_name and (flags.train_file or flags.eval_file or flags.test_file):
+    if not flags.task_name and (flags.train_file or flags.eval_file or flags.predict_file):
         set_flag(flags, "task_name", "custom")
     if flags.task_name.lower() == "custom":
         fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
@@ -56,13 +54,14 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def _answer_lines(flags: FlagValues) -> None:
     """Answers lines, texts or pairs with a tab, with the objects of a prediction file."""
-    pair = bool(flags.text_pair_column) or None  # None: as the model was trained.
-    classifier = fine_tuning.open_model(flags, "classification", pair=pair)
+    classifier = fine_tuning.open_model(flags, "classification")
     from keras_bert.tasks.classification.processor import prediction_records
 
-    count = 2 if classifier.settings.pair else 1
+    count = {True: 2, False: 1}.get(classifier.settings.pair)
 
     def answer(lines: list[str]) -> list[dict[str, Any]]:
+        nonlocal count
+        count = count or 1 + ("\t" in lines[0])  # The first line decides if the model does not.
         rows = [line.split("\t") if line else [""] * count for line in lines]
         for line, row in zip(lines, rows, strict=True):
             if len(row) != count:

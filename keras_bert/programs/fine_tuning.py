@@ -26,9 +26,9 @@ from keras_bert.training.settings import Devices, TrainingSettings
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
-_INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
+_INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "predict_file")
 # The flags about data and models that apply to lines of standard input too.
-_LINE_FLAGS = ("vocab_file", "max_seq_length", "long_text", "pooling", "text_pair_column")
+_LINE_FLAGS = ("vocab_file", "max_seq_length", "long_text", "pooling")
 
 
 @dataclass(frozen=True)

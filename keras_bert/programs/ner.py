@@ -2,7 +2,7 @@ r"""Fine-tunes BERT for named-entity recognition, on column files or on texts wi
 
     keras-bert ner --train_file=train.conll --init_checkpoint=bert --output_dir=out
 
-    keras-bert ner --nodo_train --test_file=texts.jsonl --init_checkpoint=out \
+    keras-bert ner --nodo_train --predict_file=texts.jsonl --init_checkpoint=out \
         --output_dir=predictions
 
 Files that end in .jsonl, .json, .parquet or .arrow have texts and their entities, with character
@@ -40,7 +40,7 @@ _FILES = {
         "dev.jsonl",
         "valid.jsonl",
     ),
-    "test_file": (
+    "predict_file": (
         "test.conll",
         "test.txt",
         "eng.testb",

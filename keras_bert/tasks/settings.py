@@ -256,17 +256,19 @@ DEFAULTS = {
 # --- data ---
 
 
-def _columns(entries: Sequence[str], roles: Sequence[str]) -> dict[str, str]:
-    """Returns {role: name} of the entries of --columns, ROLE=NAME."""
-    names = {}
+def _columns(
+    entries: Sequence[str], roles: Sequence[str], repeatable: str = ""
+) -> dict[str, list[str]]:
+    """Returns {role: names} of the entries of --columns, ROLE=NAME; only one role is repeatable."""
+    names: dict[str, list[str]] = {}
     for entry in entries:
         role, _, name = entry.partition("=")
-        if role not in roles or not name or role in names:
+        if role not in roles or not name or (role in names and role != repeatable):
             raise InputError(
                 f"--columns={','.join(entries)}: expected ROLE=NAME, separated by commas, with the "
                 f"roles {', '.join(roles)}, each at most once"
             )
-        names[role] = name
+        names.setdefault(role, []).append(name)
     return names
 
 
@@ -291,14 +293,13 @@ class ClassificationSettings:
         "", "File of training examples (.tsv, .csv, .jsonl, .json, .parquet or .arrow)."
     )
     eval_file: str = option("", "File of development examples, to evaluate on.")
-    test_file: str = option("", "File of examples to predict. Default: --eval_file.")
-    text_column: str = option("text", "Name of the column with the text.")
-    text_pair_column: str = option(
-        "",
-        "Name of the column with the second text of a pair. For reranking without labels: "
-        "comma-separated names of the columns of the positive and the negatives of the query.",
+    predict_file: str = option("", "File of examples to predict. Default: --eval_file.")
+    columns: Sequence[str] = option(
+        (),
+        "Names of the columns that differ from the default, such as text=title,label=topic. Pairs "
+        "need text_pair=NAME; for reranking without labels, it is repeated: the columns of the "
+        "positive and of the negatives of the query.",
     )
-    label_column: str = option("label", "Name of the column with the label.")
     problem_type: str = option(
         "single_label",
         "The kind of label: one class, any number of classes, a number, or for reranking "
@@ -318,6 +319,14 @@ class ClassificationSettings:
         group="model",
     )
 
+    @property
+    def column_names(self) -> tuple[list[str], str]:
+        """The columns of the texts of an example, and that of its label."""
+        repeatable = "text_pair" * (self.problem_type == "reranking")
+        names = _columns(self.columns, ("text", "text_pair", "label"), repeatable)
+        (label,) = names.get("label", ["label"])
+        return [*names.get("text", ["text"]), *names.get("text_pair", [])], label
+
 
 @dataclass(frozen=True)
 class NerSettings:
@@ -330,7 +339,7 @@ class NerSettings:
         ".json, .parquet or .arrow).",
     )
     eval_file: str = option("", "File to evaluate on after each epoch.")
-    test_file: str = option("", "File to predict. Default: --eval_file.")
+    predict_file: str = option("", "File to predict. Default: --eval_file.")
     tfds: bool = option(
         False, "Read --task_name from TensorFlow Datasets, which must have prepared it."
     )
@@ -361,7 +370,7 @@ class NerSettings:
         """The indices of the columns "token" and "tag"."""
         names = _columns(self.columns, ("token", "tag"))
         try:
-            return {"token": 0, "tag": -1} | {role: int(name) for role, name in names.items()}
+            return {"token": 0, "tag": -1} | {role: int(name) for role, (name,) in names.items()}
         except ValueError:
             raise InputError(
                 f"--columns={','.join(self.columns)}: expected whole numbers, such as "
@@ -422,7 +431,6 @@ class EmbeddingSettings:
         help="Mine hard negatives instead of training: write OUTPUT_DIR/triplets.jsonl, with up to "
         "this number of texts near to the anchor for each pair of --train_file.",
     )
-    skip_top: int = same_as(MiningSettings, "skip_top", needs="mine_negatives")
     margin: float | None = same_as(MiningSettings, "margin", needs="mine_negatives")
     loss: str = option(
         "mnrl",
@@ -463,7 +471,8 @@ class EmbeddingSettings:
         """{role: name} of the columns; only triplets have the role negative."""
         roles = ("anchor", "positive", "negative", "text_a", "text_b", "score")
         defaults = {role: role for role in roles if role != "negative"}
-        return defaults | _columns(self.columns, roles)
+        names = _columns(self.columns, roles)
+        return defaults | {role: name for role, (name,) in names.items()}
 
     def make_loss(self, hidden_size: int) -> "EmbeddingLoss":
         """Creates the loss for vectors of a size; raises InputError for an invalid setting."""

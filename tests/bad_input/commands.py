@@ -44,12 +44,12 @@ _COMMANDS = {
     "pretrain": "keras_bert.programs.pretrain --input_file=dataset --bert_config=config.json "
     f"--num_train_steps=1 --num_warmup_steps=1 --max_eval_steps=1 {_STEP}",
     "classify csv": f"{_CLASSIFY} --train_file=train.csv --eval_file=train.csv",
-    "classify tsv": f"{_CLASSIFY} --train_file=train.tsv --test_file=train.tsv",
+    "classify tsv": f"{_CLASSIFY} --train_file=train.tsv --predict_file=train.tsv",
     "classify jsonl": f"{_CLASSIFY} --train_file=train.jsonl --eval_file=train.jsonl",
     "classify parquet": f"{_CLASSIFY} --train_file=train.parquet --eval_file=train.parquet",
     "embed": "keras_bert.programs.embed --train_file=train.csv --eval_file=train.csv "
     f"--columns=anchor=text,positive=label {_TUNE}",
-    "embed mine": "keras_bert.programs.embed --train_file=beir --mine_negatives=1 --skip_top=1 "
+    "embed mine": "keras_bert.programs.embed --train_file=beir --mine_negatives=1 "
     f"--margin=-1 {_TUNE}",
     "squad": "keras_bert.programs.squad --train_file=squad.json --eval_file=squad.json "
     f"--max_query_length=8 {_TUNE}",

@@ -49,7 +49,7 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, place, tmp_pat
         assert not found["truncated"].any()
         np.testing.assert_allclose(found["probabilities"][:, 1], expected, atol=2e-6)
     shutil.copytree(tmp_path / "out" / "model", tmp_path / "copy")
-    again = {"task_name": "custom", "test_file": "rows.csv", "mixed_precision": "float32"}
+    again = {"task_name": "custom", "predict_file": "rows.csv", "mixed_precision": "float32"}
     for start in ("out", "copy"):
         names = {"init_checkpoint": start, "output_dir": f"again-{start}"}
         done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
@@ -72,7 +72,7 @@ def test_length_of_a_cross_encoder_is_used(run_program, place, tmp_path):
     (tmp_path / "saved" / "config.json").write_text(json.dumps(config))
     (tmp_path / "rows.csv").write_text("text,b,label\nfilm,it is very very very very good,1\n")
     flags = {"init_checkpoint": "saved", "eval_file": "rows.csv", "output_dir": "out"}
-    flags |= {"problem_type": "reranking", "text_pair_column": "b", "mixed_precision": "float32"}
+    flags |= {"problem_type": "reranking", "columns": "text_pair=b", "mixed_precision": "float32"}
     done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **flags)
     assert done.returncode == 0, done.stderr
     assert "--max_seq_length=9\n" in done.stderr
@@ -83,8 +83,7 @@ def test_length_of_a_cross_encoder_is_used(run_program, place, tmp_path):
 
 def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_path):
     of_the_task = {"max_seq_length": 256, "task_name": "custom"}
-    of_the_files = {"text_column": "a", "text_pair_column": "b", "label_column": "c"}
-    of_the_files |= {"problem_type": "multi_label"}
+    of_the_files = {"columns": ["text=a", "text_pair=b"], "problem_type": "multi_label"}
     settings = of_the_task | of_the_files | {"class_weights": "balanced"}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
 
@@ -93,9 +92,9 @@ def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_
         return run_program("run_classifier.py", "--nodo_train", *arguments, cwd=tmp_path, **flags)
 
     done = predict()
-    for taken in (of_the_task, of_the_files):
+    for taken in (of_the_task, of_the_files | {"columns": "text=a,text_pair=b"}):
         used_flags = " ".join(f"--{name}={value}" for name, value in taken.items())
         assert f"Using the settings of .: {used_flags}\n" in done.stderr
     done = predict("--task_name=RTE", "--data_dir=glue")  # Its columns are GLUE's.
     assert "--max_seq_length=256\n" in done.stderr
-    assert "--text_column" not in done.stderr
+    assert "--columns" not in done.stderr

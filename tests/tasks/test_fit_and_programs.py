@@ -96,7 +96,7 @@ def test_classifiers_with_a_teacher(compare, pretrained, tmp_path):
         ((TEXTS, PAIRED), labels),
         task_name="custom",
         train_file=write_rows(tmp_path / "train.jsonl", text=TEXTS, pair=PAIRED, label=labels),
-        text_pair_column="pair",
+        columns="text_pair=pair",
         **with_teacher(create, tmp_path / "teacher"),
     )
 

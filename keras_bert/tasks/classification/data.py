@@ -45,10 +45,8 @@ ONE_LOGIT = {"regression": "a regression", "reranking": "a reranker"}
 _CUSTOM_SETTINGS = (
     "train_file",
     "eval_file",
-    "test_file",
-    "text_column",
-    "text_pair_column",
-    "label_column",
+    "predict_file",
+    "columns",
     "problem_type",
 )
 
@@ -136,10 +134,10 @@ def _glue(
 ) -> tuple[ClassifierSettings, Splits]:
     for name in _CUSTOM_SETTINGS:
         value = getattr(settings, name)
-        if value != getattr(ClassificationSettings, name):
+        if value and value != getattr(ClassificationSettings, name):
             raise InputError(
-                f"--{name}={value}: got --task_name={settings.task_name}; expected "
-                f"--task_name=custom with --{name}"
+                f"--{name}: got --task_name={settings.task_name}; expected --task_name=custom with "
+                f"--{name}"
             )
     task = find_task(settings.task_name)
     if do["do_train"] and not task.train:
@@ -166,22 +164,20 @@ def _custom(
     if settings.tfds or settings.data_dir:
         raise InputError(
             "--task_name=custom cannot be combined with --tfds or --data_dir; expected "
-            "--train_file, --eval_file and --test_file"
+            "--train_file, --eval_file and --predict_file"
         )
     problem_type = settings.problem_type
-    columns = [settings.text_column, *filter(None, [settings.text_pair_column])]
-    if problem_type == "reranking":
-        columns = [settings.text_column, *settings.text_pair_column.split(",")]
-        if not all(columns):
-            raise InputError(
-                "--text_pair_column is missing; expected the column of the passages for "
-                "--problem_type=reranking"
-            )
-    files = (settings.train_file, settings.eval_file, settings.test_file)
+    columns, label_column = settings.column_names
+    if problem_type == "reranking" and len(columns) == 1:
+        raise InputError(
+            "--columns: text_pair is missing; expected text_pair=NAME, the column of the passages, "
+            "for --problem_type=reranking"
+        )
+    files = (settings.train_file, settings.eval_file, settings.predict_file)
     train, dev, test = (Path(file) if file else None for file in files)
-    label_column = settings.label_column if len(columns) < 3 else ""
+    has_labels = len(columns) < 3
     splits = read_splits(
-        lambda file, labelled: read_texts(file, columns, label_column * labelled),
+        lambda file, labelled: read_texts(file, columns, label_column * (labelled and has_labels)),
         train,
         {"": dev},
         {"predictions": test},

@@ -682,6 +682,11 @@ class TextClassifier(Task):
         pair, length = first.second is not None, settings.max_seq_length
         if pair:
             start.check_segments()
+        elif not settings.do_train and start.setting("pair", bool, None, takes_pairs(start)):
+            raise InputError(
+                f"--init_checkpoint={start.path}: was trained on pairs, got single texts; expected "
+                "--columns with text_pair=NAME"
+            )
         long_text = LongText.saved(start, classification.long_text, length)
         thresholds = () if settings.do_train else saved_thresholds(start)
         activation = saved_activation(start, problem_type)

@@ -173,7 +173,9 @@ def read_data(
         ]
         expected = f"a train split of --task_name={ner.task_name}"
     else:
-        sources = [Path(x) if x else None for x in (ner.train_file, ner.eval_file, ner.test_file)]
+        sources = [
+            Path(x) if x else None for x in (ner.train_file, ner.eval_file, ner.predict_file)
+        ]
         expected = "--train_file with a CoNLL column file or texts with entities"
     train, dev, test = sources
     return read_splits(read, train, {"": dev}, {"test": test}, expected, **do)
@@ -399,7 +401,7 @@ def _tag_name(tag: str | int, names: Sequence[str], where: str) -> str:
 
 def _open_dataset(ner: NerSettings) -> tuple[Any, str]:
     """Opens a prepared dataset of TensorFlow Datasets; returns its builder and column of tags."""
-    for name in ("train_file", "eval_file", "test_file", "columns"):
+    for name in ("train_file", "eval_file", "predict_file", "columns"):
         if getattr(ner, name):
             raise InputError(f"--{name} cannot be combined with --tfds; expected --task_name")
     name = ner.task_name

@@ -88,7 +88,7 @@ def test_run_learns_and_reports_the_metrics_of_the_problem(trained):
 
 def test_predictions_are_in_the_order_of_the_file(trained, reviews):
     rows = (trained[0] / "predictions.tsv").read_text().splitlines()[1:]
-    # Without --test_file, the predictions are those of the development set.
+    # Without --predict_file, the predictions are those of the development set.
     labels = [row.split("\t")[1] for row in Path(reviews["eval_file"]).read_text().splitlines()[1:]]
     assert [row.split("\t")[0] for row in rows] == [str(index) for index in range(61)]
     hits = np.mean([row.split("\t")[1] == label for row, label in zip(rows, labels, strict=True)])
@@ -150,7 +150,7 @@ def test_changed_texts_are_detected(trained, reviews, tiny_model, write_reviews,
 def test_texts_to_score_and_to_predict_run_through_the_model_once(
     trained, reviews, tmp_path, monkeypatch, has_test_file
 ):
-    """Without --test_file, or with the file of --eval_file, the predictions are those of dev."""
+    """Without --predict_file, or with the file of --eval_file, the predictions are those of dev."""
     calls = []
 
     def counted(*args, **kwargs):
@@ -158,7 +158,7 @@ def test_texts_to_score_and_to_predict_run_through_the_model_once(
         return lambda examples: calls.append(len(examples)) or predict(examples)
 
     monkeypatch.setattr("keras_bert.tasks.fine_tuning.make_predict_examples", counted)
-    settings = reviews | {"test_file": reviews["eval_file"]} if has_test_file else reviews
+    settings = reviews | {"predict_file": reviews["eval_file"]} if has_test_file else reviews
     classify(tmp_path / "out", trained[0], settings, do_train=False)
     assert calls == [61]
     assert len((tmp_path / "out" / "predictions.tsv").read_text().splitlines()) == 62
@@ -223,7 +223,7 @@ def test_other_problem_types(tiny_model, tmp_path, problem_type, rows, metrics):
         "problem_type": problem_type,
         "train_file": str(path),
         "eval_file": str(path),
-        "test_file": str(path),
+        "predict_file": str(path),
     }
     if problem_type == "multi_label":
         settings["class_weights"] = "balanced"
@@ -238,7 +238,7 @@ def test_other_problem_types(tiny_model, tmp_path, problem_type, rows, metrics):
     ("changes", "row", "message"),
     [
         ({}, "it is good\tbetter", r"dev.tsv, line 2: unknown label 'better'; expected one of bad"),
-        ({"label_column": "stars"}, "a\tgood", r"train.tsv, line 1: has no column 'stars'"),
+        ({"columns": ["label=stars"]}, "a\tgood", r"train.tsv, line 1: has no column 'stars'"),
         ({"problem_type": "regression"}, "a\tgood", r"train.tsv, line 2: expected a number"),
         ({"class_weights": "1"}, "a\tgood", r"--class_weights=1: expected .* 2 numbers"),
         ({"train_file": ""}, "a\tgood", "expected --train_file with a file of"),
@@ -250,12 +250,12 @@ def test_other_problem_types(tiny_model, tmp_path, problem_type, rows, metrics):
         (
             {"task_name": "RTE"},
             "a\tgood",
-            r"--train_file=\S+: got --task_name=RTE; expected --task_name=custom",
+            r"--train_file: got --task_name=RTE; expected --task_name=custom",
         ),
         (
-            {"task_name": "RTE", "train_file": "", "eval_file": "", "text_pair_column": "b"},
+            {"task_name": "RTE", "train_file": "", "eval_file": "", "columns": ["text_pair=b"]},
             "a\tgood",
-            r"--text_pair_column=b: got --task_name=RTE; expected --task_name=custom",
+            r"--columns: got --task_name=RTE; expected --task_name=custom",
         ),
     ],
 )

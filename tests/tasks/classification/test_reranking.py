@@ -230,8 +230,8 @@ def test_saved_and_exported_rerankers_give_the_same_scores(trained, tmp_path):
 # --- programs ---
 
 HEADER = ("query", "positive", "first", "second")
-OF_GROUPS = {"text_column": "query", "text_pair_column": "positive,first,second"}
-OF_PAIRS = {"text_column": "query", "text_pair_column": "passage"}
+OF_PAIRS = {"columns": ("text=query", "text_pair=passage")}
+OF_GROUPS = {"columns": ("text=query", *(f"text_pair={name}" for name in HEADER[1:]))}
 
 
 def write_rows(path, header, *columns):
@@ -265,12 +265,16 @@ def test_run_trains_a_reranker(tiny_model, tmp_path, form):
 @pytest.mark.parametrize(
     ("changes", "row", "message"),
     [
-        ({"text_pair_column": ""}, "a b 1 c", "--text_pair_column is missing; expected the column"),
-        ({"text_pair_column": "b,"}, "a b 1 c", "--text_pair_column is missing; expected the col"),
+        ({"columns": ["text=a"]}, "a b 1 c", "--columns: text_pair is missing; expected text_pair"),
+        ({"columns": ["text=a", "text_pair="]}, "a b 1 c", "--columns=text=a,text_pair=: expected"),
         ({"task_name": "MRPC"}, "a b 1 c", "expected --task_name=custom with --"),
         ({}, "a b 1.5 c", "line 2: expected a number from 0 to 1 as label, got '1.5'"),
         ({}, "a b nan c", "line 2: expected a number from 0 to 1 as label, got 'nan'"),
-        ({"text_pair_column": "b,c"}, "a  1 c", "line 2: the text in 'b' is empty; expected text"),
+        (
+            {"columns": ["text=a", "text_pair=b", "text_pair=c"]},
+            "a  1 c",
+            "line 2: the text in 'b' is empty; expected text",
+        ),
         ({}, " b 1 c", "line 2: the text in 'a' is empty; expected text"),
         ({"class_weights": "balanced"}, "a b 1 c", "class_weights=balanced: a reranker has no cl"),
     ],
@@ -278,7 +282,7 @@ def test_run_trains_a_reranker(tiny_model, tmp_path, form):
 def test_invalid_files_and_flags_are_rejected(tiny_model, tmp_path, changes, row, message):
     file = write_rows(tmp_path / "a.tsv", ("a", "b", "label", "c"), *[[x] for x in row.split(" ")])
     settings = {"task_name": "custom", "problem_type": "reranking", "train_file": file}
-    settings |= {"text_column": "a", "text_pair_column": "b"} | changes
+    settings |= {"columns": ["text=a", "text_pair=b"]} | changes
     with pytest.raises(InputError, match=message):
         classify(tmp_path / "out", tiny_model, settings)
     assert not (tmp_path / "out").exists()

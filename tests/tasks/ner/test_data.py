@@ -118,7 +118,7 @@ def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
     splits = read()
     assert splits.test is splits.dev
     assert read(eval_file="").dev is None
-    splits = read(test_file=files["eval_file"])
+    splits = read(predict_file=files["eval_file"])
     assert splits.test is splits.dev
     splits = read(PREDICT)
     assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)

@@ -296,7 +296,7 @@ def run(files, output_dir, init_checkpoint=None, **changes):
     ner = {
         "train_file": str(files / "train.conll"),
         "eval_file": str(files / "dev.conll"),
-        "test_file": str(files / "test.conll"),
+        "predict_file": str(files / "test.conll"),
     }
     ner |= {name: changes.pop(name) for name in [*changes] if hasattr(NerSettings, name)}
     settings = {
@@ -377,7 +377,7 @@ def test_trained_tagger_of_any_scheme_is_scored_and_writes_iob2(
             init_checkpoint=public(labels) if labels else output_dir,
             do_train=False,
             train_file="",
-            test_file=str(tmp_path / "words.conll"),
+            predict_file=str(tmp_path / "words.conll"),
             label_names=label_names,
         )
     assert "encoder/pooler" not in caplog.text
