@@ -109,7 +109,7 @@ def classify(job: dict) -> tuple[dict, float]:
 
 def tag(job: dict) -> tuple[dict, float]:
     """Fine-tunes for WNUT-17, with tags on the first token of each word."""
-    from keras_bert.tasks.ner.metrics import entity_scores
+    from keras_bert.tasks.ner.tag_schemes import entity_scores
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
     sentences, dev = (read_sentences(job["flags"][f"{name}_file"]) for name in ("train", "eval"))

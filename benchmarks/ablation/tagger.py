@@ -152,7 +152,7 @@ def predict(model, data: Sequence[Tagged], labels: Sequence[str]) -> list[list[s
 
 def main(_) -> None:
     """Trains a tagger and writes its scores on the development and the test set."""
-    from keras_bert.tasks.ner.metrics import entity_scores
+    from keras_bert.tasks.ner.tag_schemes import entity_scores
 
     data = read_split("train")
     labels = ["O", *sorted({tag for each in data for tag in each.tags} - {"O"})]

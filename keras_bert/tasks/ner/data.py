@@ -136,10 +136,6 @@ def read_data(
     """Reads the sentences of a run, `TaggedSentences`; `do` has do_train, do_eval and do_predict.
 
     `new_tokenizer` creates the model's tokenizer, which splits the texts of files with spans.
-
-    Raises:
-        InputError: a file is invalid, the training sentences are missing, or there is nothing to
-            do.
     """
 
     def read(source: Path | str, tags_needed: bool) -> TaggedSentences:
@@ -188,10 +184,7 @@ def _tagged(
     tags_needed: bool,
     counts: Mapping[str, int] | None = None,
 ) -> TaggedSentences:
-    """Checks the tags of sentences, converts them to IOB2, and logs statistics.
-
-    `source` names the file or dataset in messages. `counts` are those of the result.
-    """
+    """Checks the tags of sentences, converts them to IOB2, and logs statistics."""
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no document boundaries found; all sentences form one document", source)
     size = f"{len(sentences)} sentences, {sum(len(s.words) for s in sentences)} words"
@@ -238,10 +231,7 @@ def make_labels(train: TaggedSentences, saved: Sequence[str] | None) -> list[str
 
 
 def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
-    """Checks that a tagger's labels include all entity types of a file.
-
-    `source` is the file or checkpoint that defines the labels, for the error message.
-    """
+    """Checks that a tagger's labels include all entity types of a file."""
     types = entity_types(labels)
     for kind in sorted(file.types - {*types}):
         where = next(
@@ -265,11 +255,6 @@ def read_conll(
     """Reads the sentences of a column file, with the tags in the scheme of the file.
 
     Columns are counted from 0, or from the end if negative.
-
-    Raises:
-        InputError: the file cannot be read or has no sentence; or a line has a NUL character, a
-            different number of columns than the first one, too few columns, or an empty word or
-            tag; or the words are only the numbers of words.
     """
     sentences: list[Sentence] = []
     rows: list[tuple[str, ...]] = []  # The word and the tag of each line of the sentence.
@@ -532,20 +517,12 @@ def fit_entities(
     """Converts the entities of a text to IOB2 tags, one for each word.
 
     Entities are extended to whole words, and of overlapping ones, the longest is used. White space
-    around an entity is ignored, and so are repeated entities.
-
-    Args:
-        items: the entities, which match the schema.
-        text: the text.
-        words: (start, end) of each word, with character offsets.
-        where: the name of the list of entities in messages.
+    around an entity is ignored, and so are repeated entities. `words` are the (start, end) of each
+    word in characters; `where` is the name of `items`, the list of entities, in messages.
 
     Returns:
         The tags; and for each entity that does not fit the words, a name of PROBLEMS and a
         description.
-
-    Raises:
-        InputError: an entity is not within the text, or has no type.
     """
     problems: list[tuple[str, str]] = []
     spans: dict[tuple[str, int, int], tuple[int, int, str]] = {}  # in characters: in words
@@ -669,9 +646,6 @@ def check_entities(
     entities as annotation tools export them, with character offsets. `labels` are the model's
     labels, and `words` the (start, end) of each word. Entities that do not fit the words are
     changed or dropped as in files, with a warning.
-
-    Raises:
-        InputError: an entity is invalid.
     """
     rows = check_list("targets", value, "lists of entities")
     check_same_length(inputs=texts, targets=rows)

@@ -15,6 +15,7 @@ unknown. A model may have labels of no scheme, which are entity types such as PE
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -149,9 +150,6 @@ def check_tags(
     Returns:
         The tags of each sentence in IOB2, by the rules of conlleval; the scheme; and the number of
         tags that would be others if their entities were written in the scheme.
-
-    Raises:
-        InputError: a tag has an unknown prefix or no type after its dash.
     """
     names = {tag for row in tags for tag in row} - {UNKNOWN}
     inside = names - {OUTSIDE}
@@ -238,10 +236,6 @@ def label_names(checkpoint: Checkpoint, names: Sequence[str] | None) -> tuple[st
     `names` are entity types or IOB2 tags, or a name for each logit of the checkpoint's head. If
     None, the labels are the checkpoint's, or () without a head. As in transformers, a tagger
     without label names has LABEL_0, LABEL_1, and so on.
-
-    Raises:
-        InputError: the checkpoint is not a tagger, `names` are invalid, or they do not match the
-            checkpoint's head.
     """
     path = checkpoint.path
     labels, is_named = head_labels(checkpoint, names, _tags_of_types)
@@ -297,3 +291,54 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
                 )
             indices.append(ids[name])
     return np.array(indices, np.int32)
+
+
+# --- scores ---
+
+
+def entity_scores(
+    sentences: Iterable[tuple[Sequence[str], Sequence[str]]], types: Iterable[str] = ()
+) -> dict[str, float]:
+    """Scores the predicted tags of sentences against their gold tags strictly, as conlleval does.
+
+    An entity is correct if its first word, its last word and its type are all correct.
+
+    Args:
+        sentences: the gold tags and the predicted tags of each sentence, with prefixes of BIOES.
+        types: entity types to report even if they do not occur.
+
+    Returns:
+        "precision", "recall" and "f1" of all entities, the same for each type ("f1_PER"), and
+        "accuracy", the share of words with the correct tag. All scores are between 0 and 1. A score
+        that would be a division by 0 is 0.
+    """
+    correct, predicted, expected = Counter(), Counter(), Counter()
+    words = hits = 0
+    for gold_tags, predicted_tags in sentences:
+        # Predictions for words whose label is unknown are ignored.
+        predicted_tags = [
+            OUTSIDE if gold == UNKNOWN else tag
+            for gold, tag in zip(gold_tags, predicted_tags, strict=True)
+        ]
+        gold, answered = set(entities(gold_tags)), set(entities(predicted_tags))
+        expected.update(kind for kind, *_ in gold)
+        predicted.update(kind for kind, *_ in answered)
+        correct.update(kind for kind, *_ in gold & answered)
+        words += len(gold_tags) - gold_tags.count(UNKNOWN)
+        hits += sum(map(str.__eq__, gold_tags, predicted_tags))
+    scores = _precision_recall_f1(correct.total(), predicted.total(), expected.total())
+    for kind in sorted({*expected, *predicted, *types}):
+        of_type = _precision_recall_f1(correct[kind], predicted[kind], expected[kind])
+        scores |= {f"{name}_{kind}": value for name, value in of_type.items()}
+    return scores | {"accuracy": hits / words if words else 0.0}
+
+
+def _precision_recall_f1(correct: int, predicted: int, expected: int) -> dict[str, float]:
+    precision = correct / predicted if predicted else 0.0
+    recall = correct / expected if expected else 0.0
+    both = precision + recall
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * precision * recall / both if both else 0.0,
+    }

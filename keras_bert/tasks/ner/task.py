@@ -1,4 +1,4 @@
-"""Defines EntityTagger, the signatures of its exports, and fine-tuning on files."""
+"""Defines EntityTagger, its objective, the signatures of its exports, and fine-tuning on files."""
 
 import functools
 import os
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 from absl import logging
+from keras import ops
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.config import BertConfig
@@ -51,7 +52,6 @@ from keras_bert.tasks.ner.data import (
     read_data,
     write_conll,
 )
-from keras_bert.tasks.ner.metrics import TaggingObjective, entity_scores
 from keras_bert.tasks.ner.processor import (
     TaggerSettings,
     TaggingProcessor,
@@ -62,14 +62,46 @@ from keras_bert.tasks.ner.processor import (
     prepare_sentences,
     prepare_texts,
 )
-from keras_bert.tasks.ner.tag_schemes import entity_types, iob2_labels, label_names, tag_ids
+from keras_bert.tasks.ner.tag_schemes import (
+    entity_scores,
+    entity_types,
+    iob2_labels,
+    label_names,
+    tag_ids,
+)
 from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor
 from keras_bert.tasks.task import Task, forgets_labels
 from keras_bert.text.offsets import decode_texts
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.objective import Batch, OutputObjective, soft_label_losses
 
 # The keys of an entity; `predict` returns their values under the plurals.
 _ENTITY = ("start", "end", "type", "text", "score")
+
+
+# --- training objective ---
+
+
+class TaggingObjective(OutputObjective):
+    """The objective for batches with "tags" [B, S], which are -1 for unlabeled tokens."""
+
+    accuracy = "tag_accuracy"
+
+    def label_losses(self, outputs: Mapping[str, Any], batch: Batch) -> tuple[Any, Any]:
+        """Returns the losses and hits of the tokens, [B, S]; unlabeled ones have the weight 0."""
+        logits, tags = outputs["logits"], ops.maximum(batch["tags"], 0)
+        losses = ops.sparse_categorical_crossentropy(tags, logits, from_logits=True)
+        return losses, ops.argmax(logits, axis=-1) == tags
+
+    def soft_losses(
+        self, teacher: Mapping[str, Any], outputs: Mapping[str, Any], temperature: float
+    ) -> Any:
+        """Returns the losses of the soft targets, [B, S]."""
+        return soft_label_losses(teacher["logits"], outputs["logits"], temperature)
+
+    def item_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the tokens, [B, S]: 1 for labeled tokens, and otherwise 0."""
+        return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
 
 
 # --- serving signatures ---
@@ -105,10 +137,7 @@ class ServedTagger(ServedTask):
         return {name: values.to_tensor(PADDING[name]) for name, values in decoded.items()}
 
     def _sentences(self, words: tf.Tensor) -> WordWindows:
-        """Splits words, strings [B, W] with one sentence per row, padded with "", into windows.
-
-        `text` of the result are the words.
-        """
+        """Splits words, strings [B, W] with one sentence per row, padded with "", into windows."""
         is_word = words != ""
         lengths = tf.math.count_nonzero(is_word, axis=1)
         values = tf.boolean_mask(words, is_word)

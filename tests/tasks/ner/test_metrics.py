@@ -8,7 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bert.tasks.ner.metrics import TaggingObjective, entity_scores
+from keras_bert.tasks.ner.tag_schemes import entity_scores
+from keras_bert.tasks.ner.task import TaggingObjective
 
 
 def score(*pairs):

@@ -12,8 +12,7 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning import FineTuningRun
 from keras_bert.tasks.load import load
 from keras_bert.tasks.ner.data import NerSettings, check_entities, read_conll
-from keras_bert.tasks.ner.metrics import entity_scores
-from keras_bert.tasks.ner.tag_schemes import entities
+from keras_bert.tasks.ner.tag_schemes import entities, entity_scores
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
