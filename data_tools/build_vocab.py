@@ -56,9 +56,8 @@ def count_words(
 
     Only one batch of text and the distinct words are in memory at a time.
 
-    User tokens and words too long for the tokenizer are not counted. `settings` are those of the
-    tokenizer. Adds the counts of empty, malformed or too long input to `odd`. Raises an
-    `InputError` if a file cannot be read or the corpus has no words.
+    User tokens and words too long for the tokenizer are not counted. Adds the counts of empty,
+    malformed or too long input to `odd`.
     """
     start_tensorflow()
     from keras_bert.text.tokenizer import MARKERS, BertTokenizer
@@ -120,13 +119,7 @@ def learn_vocab(
     """Learns a WordPiece vocabulary from word counts; returns the tokens in id order.
 
     It uses the byte-pair trainer of the `tokenizers` package. The same counts give the same
-    vocabulary in every process.
-
-    `words` maps each word to its number of occurrences; the other arguments are those of
-    `VocabSettings`. A small corpus may give fewer than `vocab_size` tokens.
-
-    Raises:
-        InputError: if vocab_size is too small for the special tokens and the alphabet.
+    vocabulary in every process. A small corpus may give fewer than `vocab_size` tokens.
     """
     num_special = len(SPECIAL_TOKENS) + len(user_tokens)
     check_vocab_size(vocab_size, num_special)
@@ -235,11 +228,7 @@ _WORDS_PER_BATCH = 1 << 16
 
 
 def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0) -> list[str]:
-    """Reads a vocabulary to which `num_new_words` tokens will be added (0: as many as [unusedN]).
-
-    Raises an `InputError` if the file is unreadable, has no [unusedN] token with `num_new_words` 0,
-    or has a casing that contradicts `do_lower_case`.
-    """
+    """Reads a vocabulary for `num_new_words` additional tokens (0: as many as [unusedN])."""
     vocab = load_vocab(vocab_file)
     if not num_new_words and not unused_ids(vocab):
         raise InputError(
@@ -277,9 +266,7 @@ def extend_vocab(
     of an unused token uses a row that no token used before. For words at the end, the model must
     get additional rows (`keras_bert.checkpoints.convert`).
 
-    `words` maps each word to its number of occurrences, and `settings` are those of the tokenizer;
-    the other arguments are those of `VocabSettings`. User tokens that the vocabulary
-    lacks are added before the words.
+    User tokens that the vocabulary lacks are added before the words.
 
     Returns:
         The extended vocabulary, with all other ids unchanged, and the new words, most frequent
@@ -379,10 +366,6 @@ def build_vocab(
     Writes the vocabulary to a file and returns its tokens in id order. `input_file` is a
     comma-separated list of files, globs and directories. An existing `vocab_file` with other
     content than the result is never overwritten.
-
-    Raises:
-        InputError: if the input is invalid, the vocabulary to extend has no [unusedN] tokens or a
-            different casing, or `vocab_file` exists with other content.
     """
     tokenizer, vocab_size = from_values(TokenizerSettings, vars(settings)), settings.vocab_size
     check(settings, as_flags=True)

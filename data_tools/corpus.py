@@ -124,11 +124,6 @@ def find_input_files(
     ones (a name with a leading dot). A directory or a glob does not stand for the files that
     `Dataset.save_to_disk` adds to the data of an Arrow dataset. The files are sorted within a glob
     or a directory. Error messages start with `flag`, the flag that provides the list.
-
-    Raises:
-        InputError: if an entry matches no file, or something that is not a regular file; if the
-            ending of a name is that of another format than the default format; or if a folder of
-            `Dataset.save_to_disk` is not complete.
     """
     # If the whole value is the name of a file, its commas belong to the name.
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
@@ -311,10 +306,6 @@ def split_documents(
 
     The folder appears when both files are complete. The files are read twice, so that only the
     checksums of the documents are in memory.
-
-    Raises:
-        InputError: a file cannot be read, the corpus has fewer than two different documents, or the
-            folder cannot be written.
     """
     odd = OddInput()
     remaining: set[bytes] = set()

@@ -97,23 +97,12 @@ def create_pretraining_data(
     """Creates a dataset, or resumes an unfinished one; returns its manifest.
 
     The bytes of the dataset depend only on the text, the vocabulary and `settings`. Therefore, a
-    dataset that was started with other workers can be finished with these.
+    dataset that was started with other workers can be finished with these. A dataset with other
+    settings in `output_dir` is an error, and stays unchanged.
 
-    Args:
-        input_file: comma-separated list of files, globs and folders.
-        output_dir: folder of the dataset.
-        vocab_file: vocabulary file with one token per line.
-        settings: settings of the dataset.
-        num_workers: number of local processes, or of the executor's workers; 0 is the number of
-            processors of this machine.
-        executor: runs the work instead of local processes, for example that of a Dask client. Its
-            workers must share a file system with this machine.
-        log_odd_input: whether input that is empty, malformed or too long is logged.
-
-    Raises:
-        InputError: if the input is invalid or in `output_dir`, or if `output_dir` holds a dataset
-            made with other settings or started with other package versions. Existing files stay
-            unchanged.
+    `input_file` is a comma-separated list of files, globs and folders. The work runs in
+    `num_workers` local processes (0: one for each processor), or on an `executor`, for example that
+    of a Dask client, whose workers must share a file system with this machine.
     """
     files.check_not_input_folder(output_dir, map(str.strip, input_file.split(",")))
     if num_workers < 0:
@@ -177,10 +166,7 @@ def _state(path: str) -> tuple[int, int]:
 
 
 def _find_finished(output_dir: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the manifest if the requested dataset is finished, else None.
-
-    Raises an `InputError` if the output folder holds another finished dataset.
-    """
+    """Returns the manifest if the requested dataset is finished, else None."""
     manifest = record_files.read_manifest(os.path.join(output_dir, record_files.MANIFEST))
     if manifest:
         _reject_other_settings(output_dir, "a finished dataset", manifest, request)
@@ -191,11 +177,7 @@ def _find_finished(output_dir: str, request: Mapping[str, Any]) -> dict[str, Any
 
 
 def _find_plan(output_dir: str, building: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the plan of an unfinished build, or None.
-
-    Raises an `InputError` if the build has other settings or package versions, which could make
-    other shards, or if the output folder holds other records.
-    """
+    """Returns the plan of an unfinished build, or None."""
     path = os.path.join(building, _PLAN)
     if not os.path.exists(path):
         unlisted = [name for name in os.listdir(output_dir) if name.endswith(".tfrecord")]
@@ -223,9 +205,8 @@ def _reject_other_settings(
 ) -> None:
     """Raises an `InputError` with the differences if a folder holds a dataset with other settings.
 
-    `existing` is a manifest or a plan, and `description` its name in the error message. Of the
-    input files, only the names and the contents are compared, because the corpus may have been
-    moved to another folder.
+    Of the input files, only the names and the contents are compared, because the corpus may have
+    been moved to another folder.
     """
     old, new = existing["settings"], dict(request["settings"])
     if new["num_shards"] == 0:  # With 0, any existing number matches.
@@ -264,7 +245,6 @@ def locked_folder(output_dir: str) -> Iterator[str]:
     """Creates the folder .building, locks it against other builds and yields its path.
 
     The folder is removed at the end if it contains no plan, and with it a new output folder.
-    Raises an `InputError` if the folder cannot be created, or another build is running there.
     """
     building = os.path.join(output_dir, _BUILDING)
     is_new = not os.path.exists(output_dir)
@@ -482,10 +462,7 @@ def _finish(
 
 
 def _make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Creates the manifest from the plan and the notes of all shards, in order of their indices.
-
-    Raises an `InputError` if the dataset has no example.
-    """
+    """Creates the manifest from the plan and the notes of all shards, in order of their indices."""
     counts = {name: sum(note[name] for note in notes) for name in _COUNTS}
     if not counts["examples"]:
         raise InputError(

@@ -46,7 +46,7 @@ _DOCUMENT_ENDS = {
 def document_end(input_format: str, start: bytes) -> re.Pattern | None:
     """Returns a pattern of places where a file can be divided without changing its documents.
 
-    `start` is the start of the file. Returns None if files of the format cannot be divided.
+    Returns None if files of the format cannot be divided.
     """
     is_json = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
     name = "wiki as JSON" if input_format == "wiki" and is_json else input_format
@@ -369,9 +369,6 @@ def file_texts(characters: Units, file: BinaryIO, form: str, language: str) -> I
 
     Headings, list items and table cells are paragraphs. Scripts, styles, navigation, forms, code
     blocks of Markdown and footnotes of Word are skipped. `form` is one of FILE_FORMATS.
-
-    Raises:
-        InputError: the file is too large or damaged, or a package is not installed.
     """
     content = bytearray()
     for block in read_blocks(characters.path, file):

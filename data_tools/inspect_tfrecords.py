@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 
 
 def verify(record_files: list[tuple[str, list[str], dict[str, Any] | None]]) -> None:
-    """Compares record files with their manifests, and reports each difference on stderr.
-
-    `record_files` is the result of `find_record_files`. Raises an `InputError` if any file differs.
-    """
+    """Compares record files with their manifests, and reports each difference on stderr."""
     problems = []
     with Progress("verifying", None, "B") as progress:
         for folder, names, manifest in record_files:
@@ -82,9 +79,6 @@ def read_batches(
     The rows are {feature: array [n, width]}. The features of masks and of packed rows are added if
     the records lack them: no predictions, one example in each row. There is also original_ids, the
     token ids before masking, and is_predicted.
-
-    Raises:
-        InputError: if a record is damaged, or has another shape or impossible values.
     """
     import tensorflow as tf
 

@@ -129,16 +129,10 @@ def run_jobs(
 ) -> Iterator[Result]:
     """Runs a function on jobs; yields the results in the order of completion.
 
-    Args:
-        function: a module-level function, which is pickled by name.
-        jobs: the arguments of each call, which are pickled.
-        made_with: the versions of packages that all workers must have (`versions_of`).
-        num_workers: number of local processes; 1 runs the jobs in the current process.
-        executor: runs the jobs instead of local processes.
-
-    Raises:
-        InputError: if a worker has other versions, or a local one dies. If `function` raises an
-            exception, it is raised here, and no further job is started.
+    `function`, of a module, and the arguments in `jobs` are pickled. All workers must have the
+    versions of packages in `made_with` (`versions_of`). The jobs run in `num_workers` local
+    processes (1: in this process), or on an `executor`. If the function raises an exception, it is
+    raised here, and no further job is started.
     """
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))

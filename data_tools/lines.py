@@ -316,10 +316,7 @@ class Lines(Units):
         return [*parts, line]
 
     def decode(self, line: Line) -> str:
-        """Decodes a line; undecodable bytes are counted and become U+FFFD.
-
-        Raises an `InputError` if the line cannot be decoded and `max_bad_share` is 0.
-        """
+        """Decodes a line; undecodable bytes are counted and become U+FFFD."""
         try:
             return line.content.decode()
         except UnicodeDecodeError as error:

@@ -119,11 +119,7 @@ class CorpusOptions:
 
 
 def settings_of(kind: type[Kind], flags: FlagValues) -> Kind:
-    """Returns an object of a dataclass whose fields are named like flags.
-
-    Raises:
-        InputError: the file of user tokens is not valid.
-    """
+    """Returns an object of a dataclass whose fields are named like flags."""
     values = values_of(flags)
     if USER_TOKENS in values:
         file = values[USER_TOKENS]

@@ -95,9 +95,6 @@ def spill(
         {source: counts}: the numbers of documents and sentences, text_bytes (the size of all
         documents in UTF-8), longest_document (the largest number of sentences in a document) and
         odd (an `OddInput`); and the names of the temporary files, `documents-ID/BUCKET`.
-
-    Raises:
-        InputError: if a file cannot be read or written.
     """
     name = SPILLED + uuid.uuid4().hex
     folder = os.path.join(directory, name)
@@ -173,13 +170,7 @@ def files_of_shards(names: Iterable[str], num_buckets: int, num_shards: int) -> 
 
 
 def read_spilled(paths: Iterable[str], shard: int, num_shards: int) -> list[list[bytes]]:
-    """Reads the documents of a shard from its temporary files, in the order of their digests.
-
-    Returns a list of sentences in UTF-8 for each document.
-
-    Raises:
-        InputError: if a file is missing or truncated.
-    """
+    """Reads the documents of a shard, lists of UTF-8 sentences, in the order of their digests."""
     entries = []
     for path in paths:
         problem = (

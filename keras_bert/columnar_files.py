@@ -29,19 +29,11 @@ def read_batches(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the requested columns of a Parquet or Arrow file in batches of rows.
 
-    Args:
-        path: the name of the file in error messages.
-        file: the file, which must be seekable.
-        form: PARQUET or ARROW. An Arrow file has the IPC file format or the IPC stream format.
-        columns: the names of the requested columns.
-        optional: the names of columns that may be missing.
+    The file must be seekable; `path` is its name in error messages. `form` is PARQUET, or ARROW for
+    the IPC file format and the IPC stream format. `optional` columns may be missing.
 
     Yields:
         The number of the batch's first row in the file, from 1, and {column: pyarrow array}.
-
-    Raises:
-        InputError: the file is not of this form, is damaged, or lacks a column; or pyarrow is not
-            installed.
     """
     source, schema = _open(path, file, form)
     with _reading(path, "the schema"):

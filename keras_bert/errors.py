@@ -5,7 +5,8 @@ class InputError(ValueError):
     """Raised for input that the user can fix: a file, a line, a flag or a setting.
 
     The message is one line with the location, the value found and the value expected. Programs
-    print it without a traceback and exit with status 1.
+    print it without a traceback and exit with status 1. All functions that check input raise it;
+    docstrings list it for the public API, and where the state after it matters.
     """
 
 

@@ -32,11 +32,7 @@ _STALE_AFTER = 24 * 3600.0  # seconds after which an idle writer on another mach
 
 
 def read_json(path: str | os.PathLike) -> dict:
-    """Reads a JSON object from a file in UTF-8, with or without a byte order mark.
-
-    Raises:
-        InputError: the file is missing, cannot be read, or is not a JSON object.
-    """
+    """Reads a JSON object from a file in UTF-8, with or without a byte order mark."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -62,13 +58,7 @@ def parse_json(content: str | bytes, where: str) -> Any:
 def value_of(
     path: str | os.PathLike, content: Mapping[str, Any], name: str, kind: type, default: Any
 ) -> Any:
-    """Returns `content[name]`, or `default` if the value is missing or null.
-
-    `content` is the JSON object that was read from `path`.
-
-    Raises:
-        InputError: the value is not of type `kind`, which is int, float, bool, str or list.
-    """
+    """Returns `content[name]` of a JSON file, or `default` if the value is missing or null."""
     value = content.get(name)
     if value is None:
         return default
@@ -94,9 +84,6 @@ def check_schema(where: str, value: Any, schema: Any) -> None:
         schema: a type; a tuple of alternatives; a list with the schema of all items; or a dict
             {name: schema of the value}, in which a "?" after a name means that it may be missing
             or null.
-
-    Raises:
-        InputError: the value does not match; the message names the first part that does not.
     """
     if isinstance(schema, tuple):
         # The alternative whose outermost type matches is the one that was meant.
@@ -170,9 +157,6 @@ def atomic_path(
     If the block succeeds, an existing file or folder at `path` is replaced; if it fails, `path`
     does not change. The parent folder is created if necessary. `failures` are the exception types
     that mean, like OSError, that writing failed.
-
-    Raises:
-        InputError: the file or folder cannot be written (such as a full disk).
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.partial")
@@ -286,13 +270,9 @@ def _remove(path: Path) -> None:
 
 
 def check_not_input_folder(output_dir: str, inputs: Iterable[str]) -> None:
-    """Rejects an output directory that also contains the input.
+    """Rejects an output directory that also contains the input files, folders or globs.
 
     The output files would be mixed with the input, and read as input the next time.
-
-    Args:
-        output_dir: the value of --output_dir.
-        inputs: files, folders or globs; empty strings are ignored.
     """
     output = Path(output_dir).resolve()
     for name in filter(None, inputs):
@@ -317,9 +297,6 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yields (number, text) for each line, with numbers from 1 and texts without line ends.
 
     The path "-" is standard input.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not UTF-8.
     """
     for lines in read_ready_lines(path):
         yield from lines

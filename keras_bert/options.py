@@ -182,9 +182,6 @@ def check(settings: Any, as_flags: bool = False) -> None:
     """Checks the values of a settings object against its declarations.
 
     Error messages name arguments, or flags if `as_flags` is true.
-
-    Raises:
-        InputError: a value has the wrong type or is out of range.
     """
     for name, declaration in options_of(type(settings)).items():
         value = getattr(settings, name)

@@ -107,11 +107,7 @@ class Checkpoint:
         return self.task in _FINE_TUNED and self.task != task
 
     def check_task(self, task: str, name: str) -> None:
-        """Checks that the checkpoint can be used for a task; `name` is the name of its class.
-
-        Raises:
-            InputError: the model has the head of another fine-tuned task, or is left-to-right.
-        """
+        """Checks that the checkpoint can be used for a task; `name` is the name of its class."""
         self.check_bidirectional(name)
         if task != "embedding" and self.is_of_other_task(task):
             raise InputError(
@@ -154,9 +150,6 @@ class Checkpoint:
         """Returns `value`, or if it is None the stored setting of this name, or else `default`.
 
         The setting is saved with the model, or else a flag of the run that wrote it.
-
-        Raises:
-            InputError: the stored value is not of type `kind` (int, float, bool or str).
         """
         if value is None:
             value = value_of(self.path / CONFIG, self.saved_settings, name, kind, None)
@@ -166,9 +159,6 @@ class Checkpoint:
         """Returns the maximum number of tokens of a text: `length`, or else the stored setting.
 
         Without either, it is `default`, or the model's number of positions if that is smaller.
-
-        Raises:
-            InputError: the number is below SHORTEST, or above the model's number of positions.
         """
         positions = self.config.max_position_embeddings
         if length is None:
@@ -197,10 +187,6 @@ class Checkpoint:
         """Returns `tokenizer`, or else creates one for the checkpoint's vocabulary.
 
         With `special`, a new tokenizer recognizes special tokens such as [MASK] in texts.
-
-        Raises:
-            InputError: there is no vocabulary, or `tokenizer` does not have the model's number of
-                tokens.
         """
         # Imported here, because weights can be loaded without TensorFlow.
         from keras_bert.text.tokenizer import BertTokenizer
@@ -231,11 +217,7 @@ class Checkpoint:
         return digest.hexdigest()
 
     def load_into(self, model: keras.Model) -> LoadReport:
-        """Loads the weights into a network of `keras_bert.models`.
-
-        Raises:
-            InputError: the weights do not match the model; all mismatches are listed.
-        """
+        """Loads the weights into a network of `keras_bert.models`."""
         untrained = self.settings.get(UNTRAINED)
         if isinstance(untrained, str):
             logging.warning(

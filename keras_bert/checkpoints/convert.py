@@ -197,10 +197,7 @@ def _architecture(model: keras.Model, paths: Collection[str]) -> str:
 def _select_layers(
     weights: Mapping[str, np.ndarray], layers: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Returns the weights {variable path: array} without those of the other layers.
-
-    The given layers get the indices 0, 1, and so on; other weights stay as they are.
-    """
+    """Returns the weights {variable path: array} without those of the other layers."""
     new_index = {old: new for new, old in enumerate(layers)}
     selected = {}
     for path, value in weights.items():
@@ -236,11 +233,7 @@ _ROWS = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 def add_tokens(
     vocab: Sequence[str], settings: TokenizerSettings, tokens: Sequence[str], where: str
 ) -> ChangedVocab:
-    """Appends tokens at the end of a vocabulary; error messages start with `where`.
-
-    Raises:
-        InputError: a token is in the vocabulary, or the tokenizer can never produce it.
-    """
+    """Appends tokens at the end of a vocabulary; error messages start with `where`."""
     _check_new(tokens, vocab, where, "in the vocabulary")
     check_are_words(tokens, BertTokenizer(vocab, **settings.to_dict()), where)
     return _appended(vocab, settings, tokens, settings)
@@ -249,13 +242,7 @@ def add_tokens(
 def add_user_tokens(
     vocab: Sequence[str], settings: TokenizerSettings, tokens: Sequence[str], where: str
 ) -> ChangedVocab:
-    """Makes tokens stay whole in texts; those that the vocabulary lacks are appended.
-
-    Error messages start with `where`.
-
-    Raises:
-        InputError: a token is not valid, or is already a user token.
-    """
+    """Makes tokens stay whole in texts; those that the vocabulary lacks are appended."""
     user_tokens = [token.content for token in settings.user_tokens]
     _check_new(tokens, user_tokens, where, "a user token")
     try:
@@ -290,10 +277,7 @@ def follow_extension(
     """Returns `extended`, a vocabulary that `build-vocab --extend_vocab` made from `vocab`.
 
     `extended` has other tokens in place of [unusedN], or additional tokens at its end; each of them
-    is a new token. Error messages start with `where`.
-
-    Raises:
-        InputError: the vocabularies differ in other places, or not at all.
+    is a new token.
     """
     size, problem = len(vocab), None
     if len(extended) < size:
@@ -321,10 +305,7 @@ def follow_extension(
 def keep_tokens(
     vocab: Sequence[str], settings: TokenizerSettings, tokens: Collection[str]
 ) -> ChangedVocab:
-    """Removes all tokens that are neither in `tokens` nor special nor user tokens.
-
-    The others keep their order.
-    """
+    """Removes all tokens that are neither in `tokens` nor special nor user tokens."""
     tokens = {*tokens, *SPECIAL_TOKENS, *(token.content for token in settings.user_tokens)}
     ids = [index for index, token in enumerate(vocab) if token in tokens]
     return ChangedVocab([vocab[index] for index in ids], [[index] for index in ids], settings)
@@ -338,10 +319,7 @@ def keep_tokens_of(
 ) -> ChangedVocab:
     """Removes all tokens that are not special and do not occur in texts, given in batches.
 
-    The texts have the same tokens with the new vocabulary. Error messages start with `where`.
-
-    Raises:
-        InputError: the texts have no tokens.
+    The texts have the same tokens with the new vocabulary.
     """
     used = used_token_ids(BertTokenizer(vocab, **settings.to_dict()), batches)
     if not used:

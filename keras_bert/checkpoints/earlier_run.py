@@ -49,11 +49,7 @@ class EarlierRun:
         self.shown: Sequence[Sequence[str]] = read(EXAMPLES).get("texts", ())
 
     def setting(self, name: str, kind: type, default: Any) -> Any:
-        """Returns the value of a flag of the run, or `default` if the run has none.
-
-        Raises:
-            InputError: the value is not of type `kind`, which is int, float, bool, str or list.
-        """
+        """Returns the value of a flag of the run, or `default` if the run has none."""
         return value_of(self.folder / "run.json", self.settings, name, kind, default)
 
     def recorded(self, model: Path) -> list[tuple[Path, Mapping[str, Any]]]:
@@ -61,9 +57,6 @@ class EarlierRun:
 
         The settings that are saved with the model come first, because the model may have been
         replaced since the run.
-
-        Raises:
-            InputError: a file cannot be read.
         """
         files = (model / CONFIG, self.folder / "model" / CONFIG)
         saved = [(file, read_json(file).get(SETTINGS_KEY)) for file in files if file.is_file()]
@@ -71,11 +64,7 @@ class EarlierRun:
         return [*saved, (self.folder / "run.json", self.settings)]
 
     def threshold(self) -> float:
-        """Returns `null_score_diff_threshold` of a SQuAD run: the flag, else the result, else 0.
-
-        Raises:
-            InputError: the value is not a number.
-        """
+        """Returns `null_score_diff_threshold` of a SQuAD run: the flag, else the result, else 0."""
         name = "null_score_diff_threshold"
         result = value_of(self.folder / "results.json", self.results, name, float, 0.0)
         return self.setting(name, float, result)

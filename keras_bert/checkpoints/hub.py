@@ -40,9 +40,6 @@ def local_model(path: str | os.PathLike, hub_names: bool = False) -> Path:
         path: hf://NAME, where NAME is that of a model on the Hub, such as bert-base-uncased or
             google/bert_uncased_L-2_H-128_A-2. Other paths are returned as they are.
         hub_names: whether `path` may be NAME without hf://, as for `is_hub_name`.
-
-    Raises:
-        InputError: the name is invalid, or the model cannot be downloaded or has no known format.
     """
     name = str(path).removeprefix(_PREFIX)
     if name == str(path):

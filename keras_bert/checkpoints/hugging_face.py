@@ -65,10 +65,6 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     """Opens a model directory without reading its weights.
 
     If modules.json names another folder for the encoder, its files are read there.
-
-    Raises:
-        InputError: the directory does not exist, a file is missing or cannot be read, or the
-            vocabulary does not match the config.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -161,10 +157,6 @@ def save_model_directory(
         card: the model card (README.md) in Markdown; empty for none.
         sentence_transformer: the settings for sentence-transformers, as from
             `read_sentence_transformer`, if it can open the model.
-
-    Raises:
-        InputError: the directory cannot be written, or contains files that are not of a model
-            directory.
     """
     if vocab is not None:
         model.config.check_vocab_size(len(vocab), Path(path).absolute() / VOCAB)
@@ -215,20 +207,9 @@ def model_directory(
 ) -> Iterator[Path]:
     """Writes a model directory, which appears at the end of the block with what the block adds.
 
-    Args:
-        path: the directory; an earlier model directory is replaced.
-        weights: {variable path: float32 array}.
-        architecture: the name of the transformers class with the model's heads.
-        settings: the other entries of config.json.
-        vocab: the V tokens in the order of their ids; if None, no tokenizer files are written.
-        tokenizer_settings: the settings of the tokenizer.
-
-    Yields:
-        The folder that becomes the directory.
-
-    Raises:
-        InputError: the directory cannot be written, or contains files that are not of a model
-            directory.
+    `weights` are {variable path: float32 array}, `architecture` is the transformers class with the
+    model's heads, and `settings` are the other entries of config.json. Without `vocab`, no
+    tokenizer files are written. Yields the folder that becomes the directory.
     """
     path = Path(path).absolute()
     check_replaceable(path)
@@ -299,9 +280,6 @@ class HuggingFaceWeights(StoredWeights):
 
     Those of the Dense modules of sentence-transformers, which have files of their own, are named
     dense.0.weight, dense.0.bias, dense.1.weight and so on.
-
-    Raises:
-        InputError: a file is missing or damaged, or the index does not match the shards.
     """
 
     names = (

@@ -142,11 +142,7 @@ def _open_training_checkpoint(path: Path) -> Checkpoint:
 
 
 class TrainingWeights(StoredWeights):
-    """The weights of a training checkpoint, with the variable paths and arrays of this library.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """The weights of a training checkpoint, with the variable paths and arrays of this library."""
 
     def __init__(self, folder: Path):
         path = folder / WEIGHTS
@@ -195,10 +191,6 @@ def open_google_checkpoint(path: Path) -> Checkpoint:
 
     The path is a prefix such as `bert_model.ckpt`, or a directory. `bert_config.json` and
     `vocab.txt` are read from the folder of the weights.
-
-    Raises:
-        InputError: the config or the weights are missing or cannot be read, or the vocabulary does
-            not match the config.
     """
     prefix = _prefix(path) if path.is_dir() else path
     folder = prefix.parent
@@ -249,11 +241,7 @@ def _prefix(folder: Path) -> Path:
 
 
 class GoogleWeights(StoredWeights):
-    """The weights of a TF1 checkpoint.
-
-    Raises:
-        InputError: the files are damaged, or of a TF2 checkpoint.
-    """
+    """The weights of a TF1 checkpoint."""
 
     names = (
         ("^encoder/(embeddings|pooler)/", r"bert/\1/"),
@@ -341,12 +329,7 @@ def is_keras_hub_preset(path: Path) -> bool:
 
 
 def open_keras_hub_preset(path: Path) -> Checkpoint:
-    """Opens a preset without reading its weights.
-
-    Raises:
-        InputError: the preset has another architecture, a file is missing or cannot be read, or the
-            vocabulary does not match the config.
-    """
+    """Opens a preset without reading its weights."""
     preset = read_json(path / CONFIG)
     if preset["class_name"] != "BertBackbone" or not isinstance(preset["config"], dict):
         raise InputError(
@@ -418,9 +401,6 @@ class KerasHubWeights(StoredWeights):
         path: the folder of the preset.
         heads: the number N of attention heads. Of their kernels, [H, H], the files have [H, N, D],
             and of that of their output [N, D, H].
-
-    Raises:
-        InputError: a file is damaged, or refers to other files.
     """
 
     names = (

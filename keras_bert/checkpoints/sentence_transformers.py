@@ -61,9 +61,6 @@ def read_sentence_transformer(model_dir: Path) -> dict[str, Any]:
         prompts: texts by name, of which one is put before a text.
         default_prompt_name: the name of the prompt that is used by default; None for no prompt.
         truncate_dim: the size to which vectors are truncated at last; None for whole vectors.
-
-    Raises:
-        InputError: a file is not valid, or a module or its setting is not supported.
     """
     modules = read_modules(model_dir)
     kinds = ["Transformer" if kind == "BERT" else kind for kind, _ in modules]
@@ -103,12 +100,9 @@ def write_sentence_transformer(
 ) -> None:
     """Writes the files into a model directory.
 
-    Args:
-        folder: the model directory.
-        settings: the settings as `read_sentence_transformer` returns them; the length and the
-            pooling must not be None.
-        width: the size of the pooled vectors.
-        weights: the weights of the Dense modules by their paths in the model.
+    `settings` are those of `read_sentence_transformer`, with a length and a pooling; `width` is the
+    size of the pooled vectors. `weights` are those of the Dense modules by their paths in the
+    model.
     """
     kinds = ["", "Pooling", *["Dense"] * len(settings["dense"])]
     kinds += ["Normalize"] * settings["normalize"]
@@ -155,9 +149,6 @@ def read_cross_encoder(model_dir: Path, config: Mapping[str, Any]) -> dict[str, 
 
     Returns:
         The entry CROSS_ENCODER of config.json, for files of any version; {} for other models.
-
-    Raises:
-        InputError: the model has other modules than the Transformer, or puts a prompt before texts.
     """
     file = model_dir / _PROMPTS
     saved = read_json(file) if file.is_file() else {}
@@ -184,10 +175,7 @@ def read_cross_encoder(model_dir: Path, config: Mapping[str, Any]) -> dict[str, 
 
 
 def score_activation(where: Path, config: Mapping[str, Any]) -> str:
-    """Returns the activation of a CrossEncoder's score, `sigmoid` (the default) or `linear`.
-
-    Raises InputError for another one; the message starts with `where`.
-    """
+    """Returns the activation of a CrossEncoder's score, `sigmoid` (the default) or `linear`."""
     name = config.get(CROSS_ENCODER, {}).get("activation_fn", _SCORES["sigmoid"])
     names = {path.rpartition(".")[2]: activation for activation, path in _SCORES.items()}
     if not str(name).startswith("torch.") or name.rpartition(".")[2] not in names:

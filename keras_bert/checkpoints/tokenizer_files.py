@@ -100,9 +100,6 @@ def read_tokenizer(
         settings: the settings of the tokenizer.
         mismatch: one line about the first setting that does not match BERT's tokenizer, from
             `find_mismatch`; None if all match.
-
-    Raises:
-        InputError: a file cannot be read, or the vocabulary is invalid.
     """
     slow, fast, added = (
         read_json(path / name) if (path / name).is_file() else {}
@@ -176,10 +173,10 @@ def guess_lower_case(vocab: Sequence[str] | None, folder: str = "") -> bool:
 def find_mismatch(
     file: Path, settings: Mapping[str, Any], rules: Iterable[tuple[str, Any]]
 ) -> str | None:
-    """Finds the first setting of a file that this library's tokenizer does not support.
+    """Describes the first setting of a file that this library's tokenizer does not support.
 
-    `rules` are (key, only supported value) pairs. A missing key or a null matches every rule.
-    Returns one line with the file, the key and its value; None if all settings are supported.
+    `rules` are (key, only supported value) pairs. A missing key or a null matches every rule. None
+    means that all settings are supported.
     """
     for key, expected in rules:
         value = settings.get(key)
@@ -255,16 +252,9 @@ def _with_added_tokens(
 ) -> tuple[list[str], tuple[UserToken, ...]]:
     """Combines the added tokens of a directory with its vocabulary.
 
-    Args:
-        path: the directory.
-        fast: the content of tokenizer.json.
-        slow: the content of tokenizer_config.json.
-        added: the content of added_tokens.json.
-        vocab: the tokens without the added tokens.
-
-    Returns:
-        The V tokens in the order of their ids, including the added tokens, and the added tokens
-        without BERT's special tokens.
+    `fast`, `slow` and `added` are the contents of tokenizer.json, tokenizer_config.json and
+    added_tokens.json. Returns the V tokens in the order of their ids, including the added tokens,
+    and the added tokens without BERT's special tokens.
     """
     tokens: dict[str, UserToken] = {}
     ids: dict[str, float] = {}
@@ -338,8 +328,7 @@ def write_tokenizer(
 ) -> None:
     """Writes vocab.txt, tokenizer_config.json and tokenizer.json into a folder.
 
-    `vocab` has the V tokens in the order of their ids. `max_length` is the largest number of tokens
-    of a text.
+    `max_length` is the largest number of tokens of a text.
     """
     content = {
         "tokenizer_class": "BertTokenizer",

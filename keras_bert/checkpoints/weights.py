@@ -106,11 +106,7 @@ class StoredWeights:
         return self.name(path) in self.shapes
 
     def read_float32(self, name: str) -> np.ndarray:
-        """Reads a weight as float32.
-
-        Raises:
-            InputError: the weight has no float dtype, or contains inf or NaN.
-        """
+        """Reads a weight as float32."""
         value = np.asarray(self.read(name))
         if value.dtype not in _FLOATS:
             raise self.wrong_type(name, str(value.dtype))
@@ -163,11 +159,7 @@ class LoadReport(NamedTuple):
 
 
 def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """Returns {variable path: float32 array} of a model, with LoRA merged into the kernels.
-
-    Raises:
-        InputError: the model is quantized.
-    """
+    """Returns {variable path: float32 array} of a model, with LoRA merged into the kernels."""
     weights = {
         variable.path: keras.ops.convert_to_numpy(variable.value)
         for variable in model.weights

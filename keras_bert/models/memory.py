@@ -13,12 +13,7 @@ _ACTIVATION_BYTES = 2  # The size in the smallest compute dtypes, bfloat16 and f
 
 
 def check_weights_fit(config: BertConfig) -> None:
-    """Rejects a config whose weights are larger than the available memory.
-
-    Raises:
-        InputError: the weights do not fit. The message has the sizes in the config, and the needed
-            and the available memory.
-    """
+    """Rejects a config whose weights are larger than the available memory."""
     available = available_memory()
     needed = _WEIGHT_BYTES * config.num_encoder_weights
     if available is not None and needed > available:
@@ -42,10 +37,6 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
         rows: the number of rows that are computed at once on this machine.
         length: the number of tokens in a row.
         flag: the flag or argument that sets the number of rows, for the message.
-
-    Raises:
-        InputError: the batch does not fit. The message has the flag, and the needed and the
-            available memory.
     """
     available = _memory_for_batches()
     # In memory together: the attention's output [H], and the input [intermediate_size] and output

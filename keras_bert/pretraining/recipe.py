@@ -103,12 +103,6 @@ def read_recipe(
         defaults: the values of all flags of keras-bert pretrain.
         command_line: the values of the flags on the command line.
         scale: multiplies the recipe's numbers of steps, so that the schedule keeps its shape.
-
-    Raises:
-        InputError: the file is missing or is not valid TOML, a key is unknown, or a value has the
-            wrong type or is out of range; the message has the file and the key. Or phases with a
-            common schedule have different settings for it, or the paths of records do not fit the
-            sequence lengths of the phases.
     """
     if not 0 < scale <= 1000:
         raise InputError(f"--recipe_scale={scale}: expected a number above 0, at most 1000")

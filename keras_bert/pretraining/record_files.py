@@ -42,9 +42,6 @@ def find_record_files(
 
     Returns:
         Each folder, the names of its record files, and the content of its manifest.json or None.
-
-    Raises:
-        InputError: an entry matches no record file, or a manifest is invalid.
     """
     folders: dict[str, str] = {}  # several paths of one folder count as one
     names: dict[str, dict[str, None]] = {}
@@ -87,11 +84,7 @@ def _names_in(match: str, manifest: dict[str, Any] | None, include_unlisted: boo
 
 
 def read_manifest(path: str) -> dict[str, Any] | None:
-    """Reads a manifest; returns None if the file does not exist.
-
-    Raises:
-        InputError: the file is not a manifest of this version.
-    """
+    """Reads a manifest; returns None if the file does not exist."""
     if not os.path.exists(path):
         return None
     manifest = read_json(path)

@@ -75,11 +75,7 @@ class PretrainingData(NamedTuple):
         return sum(self.counts)
 
     def share(self, index: int, count: int) -> "PretrainingData":
-        """Returns the part of the files that worker `index`, from 0, of `count` workers reads.
-
-        Raises:
-            InputError: there are fewer files than workers.
-        """
+        """Returns the part of the files that worker `index`, from 0, of `count` workers reads."""
         if len(self.files) < count:
             raise InputError(
                 f"{Path(self.files[0]).parent}: found {len(self.files)} files with records; "
@@ -90,12 +86,7 @@ class PretrainingData(NamedTuple):
 
 
 def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
-    """Finds record files (see `find_record_files`), and reads their format and shape.
-
-    Raises:
-        InputError: there are no files, all are empty, one is damaged, or they differ in format,
-            shape or vocabulary.
-    """
+    """Finds record files (see `find_record_files`), and reads their format and shape."""
     folders = sorted(find_record_files(input_file, flag), key=lambda files: files[0])
     all_files = sorted(Path(folder, name) for folder, names, _ in folders for name in names)
     manifests = {Path(folder): manifest for folder, _, manifest in folders if manifest}

@@ -265,10 +265,6 @@ def make_state(
     """Creates the model, optimizer and loss scale as they are before the first step of a run.
 
     Without a checkpoint, the weights are newly initialized. There is a loss scale only for float16.
-
-    Raises:
-        InputError: the checkpoint's weights do not match the model, or the last checkpoint of the
-            run `settings.init_run` is missing or damaged.
     """
     settings, training = phase.settings, phase.training
     keras.utils.set_random_seed(settings.random_seed)
@@ -448,9 +444,6 @@ def dry_run(phases: Sequence[Phase], strategy: tf.distribute.Strategy) -> list[s
     """Estimates the cost of pre-training without running a step.
 
     Returns the lines to print. Without `input_file`, the records need not exist yet.
-
-    Raises:
-        InputError: settings and records do not match, or the shape of the records is unknown.
     """
     has_records = bool(phases[0].settings.input_file)
     inputs = check_phases(phases, strategy) if has_records else [None] * len(phases)

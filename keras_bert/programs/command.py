@@ -54,10 +54,7 @@ PROGRAMS = {
 
 
 def start(module: str, argv: Sequence[str] | None = None) -> "NoReturn":
-    """Imports the module of a program, runs its `PROGRAM` and exits with the exit code.
-
-    `argv` is the command line; by default that of the process.
-    """
+    """Imports the module of a program, runs its `PROGRAM` and exits with the exit code."""
     with exit_at_interrupt(os.path.basename((argv or sys.argv)[0])):
         from keras_bert.programs.program import run
 

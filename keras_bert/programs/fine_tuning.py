@@ -74,9 +74,6 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
 
     Returns:
         The run, without settings if --init_checkpoint is not of a run; None with --do_train.
-
-    Raises:
-        InputError: the run's files cannot be read, or contain a value that the flag rejects.
     """
     if flags.do_train:
         return None
@@ -107,14 +104,8 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
 def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
     """Sets the file flags that the command line does not set to the files in --data_dir, if given.
 
-    --data_dir is then cleared, so that the same run can be resumed with file flags instead.
-
-    Args:
-        flags: the flags.
-        names: the possible file names for each file flag.
-
-    Raises:
-        InputError: --data_dir contains none of the files.
+    --data_dir is then cleared, so that the same run can be resumed with file flags instead. `names`
+    are the possible file names for each file flag.
     """
     if not flags.data_dir:
         return
@@ -147,10 +138,7 @@ def check_train_file(flags: FlagValues, example: str) -> None:
 def run(flags: FlagValues, task: str, settings: Any) -> None:
     """Fine-tunes a model on files; on the first worker, prints the results and exports the model.
 
-    `settings` are those of the task. Invalid flags are rejected before TensorFlow is imported.
-
-    Raises:
-        InputError: flags are missing or contradict each other, or the run fails.
+    Invalid flags are rejected before TensorFlow is imported.
     """
     if not flags.output_dir:
         raise InputError("--output_dir is required; expected a folder for the predictions")
@@ -211,10 +199,6 @@ def open_model(flags: FlagValues, task: str, **settings: Any) -> "Task":
     """Opens the model of --init_checkpoint to answer lines of standard input.
 
     `settings` are keyword arguments of `from_checkpoint` of the class of the task.
-
-    Raises:
-        InputError: the checkpoint cannot be opened, or has no trained head of the task; or a flag
-            applies only to files.
     """
     for name, declaration in declared(flags).items():
         is_about_text = declaration.group in ("data", "model") and name not in _LINE_FLAGS

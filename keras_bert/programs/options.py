@@ -31,11 +31,8 @@ def define_flags(
 ) -> FlagValues:
     """Returns a program's flags.
 
-    Args:
-        settings: the dataclasses with the options; of several with the same name, the first counts.
-        program: the name of the program.
-        defaults: {name: default} of options with another default than declared.
-        omit: the names of options that the program does not have.
+    Of several options with the same name in `settings`, the first counts. `defaults` are those that
+    differ from the declarations, and `omit` are options that the program does not have.
     """
     values, defaults = FlagValues(), defaults or {}
     options: dict[str, Option] = {}
@@ -109,10 +106,7 @@ def grouped(values: FlagValues) -> dict[str, list[Option]]:
 
 
 def check_flags(values: FlagValues, example: str = "") -> None:
-    """Rejects missing flags, and flags that have no effect without another one.
-
-    `example` is a command of the program, which the message about missing flags shows.
-    """
+    """Rejects missing flags, and flags that have no effect without another one."""
     options = declared(values)
     missing = [
         f"--{name}"
@@ -181,8 +175,7 @@ def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
     """Adds absl's flags of logging to a program's flags, and restores their values at the end.
 
     absl reads these flags in `absl.flags.FLAGS`, and a program's flags contain the same objects.
-    Parsing them for one program therefore sets them for the whole process. `description` is
-    the text that --help prints above the flags.
+    Parsing them for one program therefore sets them for the whole process.
     """
     shared = flags.FLAGS.get_flags_for_module(logging.__name__)
     for flag in shared:

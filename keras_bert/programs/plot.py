@@ -89,11 +89,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run up to its last complete line. The phases of a recipe are one curve.
-
-    Raises:
-        InputError: the folder contains no run, or a file cannot be read.
-    """
+    """Reads a run up to its last complete line. The phases of a recipe are one curve."""
     if not (folder / METRICS).is_file() and not (folder / "run.json").is_file():
         raise InputError(f"{folder}: has no {METRICS}; expected the folder of a run")
     metrics: dict[str, dict[int, float]] = {}

@@ -93,10 +93,7 @@ class Program:
 
 
 def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a program, and exits the process with the program's exit code.
-
-    `argv` is the command line; by default that of the process.
-    """
+    """Runs a program, and exits the process with the program's exit code."""
     command_name.make_process_name_useful()
     with contextlib.suppress(Exception):  # Fails if stderr has no file descriptor.
         faulthandler.enable()
@@ -112,8 +109,7 @@ def call(program: Program, argv: Sequence[str]) -> int:
     """Runs a program in this process, and returns its exit code.
 
     At the end, `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal handlers are
-    restored, but not the global state of other libraries, such as the Keras backend. The first
-    entry of `argv` is the program's name in messages.
+    restored, but not the global state of other libraries, such as the Keras backend.
     """
     name = os.path.basename(argv[0])
 

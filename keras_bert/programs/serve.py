@@ -80,11 +80,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def model_folders(entries: Sequence[str]) -> dict[str, Path]:
-    """Returns {name of a model: its folder} for the entries of --export_dir, DIR or NAME=DIR.
-
-    Raises:
-        InputError: an entry is not valid, or two have the same name.
-    """
+    """Returns {name of a model: its folder} for the entries of --export_dir, DIR or NAME=DIR."""
     folders: dict[str, Path] = {}
     for entry in entries:
         name, separator, folder = entry.partition("=")
@@ -111,11 +107,7 @@ def _is_bfloat16(version: Path) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket that is bound to a port, but does not listen yet; port 0 is any free port.
-
-    Raises:
-        InputError: the port is in use, or `host` is not an address of this machine.
-    """
+    """Returns a socket that is bound to a port, but does not listen yet; port 0 is any free one."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, socket.SOCK_STREAM)

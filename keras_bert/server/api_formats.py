@@ -176,11 +176,7 @@ _EMBEDDINGS = {
 
 
 def decode_embedding_call(body: bytes, models: Mapping[str, EmbeddingModel]) -> tuple[str, Call]:
-    """Decodes the body of a request to one of the models, and returns the name of the model.
-
-    Raises:
-        RestError: the request is invalid (status 400), or for another model (404).
-    """
+    """Decodes the body of a request to one of the models, and returns the name of the model."""
     kind = "an embedding model"
     name, values = _read_request(body, models, kind, _EMBEDDINGS, needs_model=True)
     model = models[name]

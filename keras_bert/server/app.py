@@ -398,8 +398,7 @@ class MemoryLimit:
     def hold(self) -> Iterator[Callable[[int], None]]:
         """Yields a function that sets the number of bytes that a request holds, at first 0.
 
-        The bytes count while the context is open. The function raises a RestError with status 503
-        if the total is too large.
+        The bytes count while the context is open.
         """
         held = 0
 
@@ -429,8 +428,7 @@ def _requested(request: web.Request) -> tuple[str, int | None]:
 def check_key(request: web.Request, keys: Sequence[bytes]) -> None:
     """Rejects a request without one of the keys as its bearer token, in constant time.
 
-    Raises:
-        RestError: status 401; the message contains nothing of the token.
+    The message contains nothing of the token.
     """
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     # Digests have equal lengths, so that the time does not depend on those of the keys. A sum,
@@ -451,13 +449,9 @@ def check_origin(request: web.Request, allowed_hosts: Collection[str]) -> None:
     resolves to 127.0.0.1 (DNS rebinding), which the Host header shows, or it sends a form or plain
     text, for which the browser does not ask the server first (no CORS preflight request).
 
-    A name in the Host header must be in `allowed_hosts`, unless `allowed_hosts` contains "*".
-    IP addresses, `localhost` and `*.localhost` are always allowed, because no other site can have
+    A name in the Host header must be in `allowed_hosts`, unless `allowed_hosts` contains "*". IP
+    addresses, `localhost` and `*.localhost` are always allowed, because no other site can have
     these names.
-
-    Raises:
-        RestError: status 403 for a host that is not allowed; 415 for a POST request from another
-            site whose content type is not JSON.
     """
     header = request.headers.get("Host", "")
     if "*" not in allowed_hosts and not _is_allowed(header, allowed_hosts):

@@ -66,10 +66,6 @@ class Batcher:
         Rows of a response are padded to the longest one. A dimension of variable size, such as the
         number of entities, is at most the length of the longest text or list of the request. May be
         called in any thread.
-
-        Raises:
-            RestError: the request has too many rows, its texts are too large (status 413), or its
-                response could have too many values.
         """
         rows = len(next(iter(inputs.values())))
         if rows > self._settings.max_request_rows:
@@ -108,9 +104,6 @@ class Batcher:
         """Runs a request, possibly in one batch with others, and returns the outputs for its rows.
 
         `set_size` is called with the bytes of the outputs that exist so far.
-
-        Raises:
-            RestError: the request itself fails, or all answers together are too large.
         """
         rows, step = len(next(iter(inputs.values()))), self._settings.max_batch_size
         slices, size = [], 0

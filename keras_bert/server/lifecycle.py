@@ -40,9 +40,6 @@ async def serve(
 
     `models` has the versions of each model by its name; they must have loaded one. When the server
     listens, `ready` is called with a function that stops the server.
-
-    Raises:
-        InputError: another process listens on the port.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.set_threshold(_OBJECTS_PER_COLLECTION)

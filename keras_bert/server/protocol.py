@@ -73,11 +73,7 @@ class Call(NamedTuple):
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Parses a body that must be a JSON object in UTF-8, with or without a byte order mark.
-
-    Raises:
-        RestError: the body is not JSON, not an object, or has too many lists and objects.
-    """
+    """Parses a body that must be a JSON object in UTF-8, with or without a byte order mark."""
     if body.count(b"[") + body.count(b"{") > _MAX_BRACKETS:
         raise RestError(
             f"The request body has more than {_MAX_BRACKETS} lists and objects (the characters [ "
@@ -100,11 +96,7 @@ def describe(value: Any) -> str:
 
 
 def decode_call(body: bytes, export: Mapping[str, Any]) -> Call:
-    """Decodes the body of a predict request, for a model with this export.json.
-
-    Raises:
-        RestError: the request is invalid.
-    """
+    """Decodes the body of a predict request, for a model with this export.json."""
     document, signatures = parse_object(body), export["signatures"]
     name = document.get("signature_name", "") or DEFAULT_SIGNATURE
     if not isinstance(name, str) or name not in signatures:
@@ -162,11 +154,7 @@ def _is_named(value: Any) -> bool:
 
 
 def to_array(value: Any, name: str, dtype: str, shape: Sequence[int]) -> np.ndarray:
-    """Converts nested lists of strings or integers to an array, for the input with this name.
-
-    Raises:
-        RestError: the lists are ragged, or a value has another type or is out of range.
-    """
+    """Converts nested lists of strings or integers to an array, for the input with this name."""
     sizes, leaves = [], [value]
     for _ in shape:
         if not all(isinstance(leaf, list) and len(leaf) == len(leaves[0]) for leaf in leaves):
@@ -307,11 +295,9 @@ def describe_routes(
     """Returns the OpenAPI 3.1 document of the server, from openapi.json.
 
     The response `default` of an operation in this file stands for all errors of its method.
-
-    Args:
-        exports: the content of export.json of each model, by the model's name.
-        formats: {path: {name of a model: its description}} for the paths of `FORMATS`.
-        has_keys: whether requests need a key.
+    `exports` are the contents of export.json by the name of the model, and `formats` {path: {name
+    of a model: its description}} for the paths of `FORMATS`. `has_keys` is whether requests need a
+    key.
     """
     text, document = _SCHEMA_FILE.read_text("utf-8"), {}
     for index, (name, export) in enumerate(exports.items()):

@@ -85,11 +85,7 @@ class Settings:
 
 
 def read_api_keys(path: str) -> tuple[bytes, ...]:
-    """Reads the keys in a file, one per line; no error contains a part of a line.
-
-    Raises:
-        InputError: the file cannot be read or has no key, or a key is not valid in a header.
-    """
+    """Reads the keys in a file, one per line; no error contains a part of a line."""
     try:
         lines = [line.strip() for line in Path(path).read_bytes().splitlines()]
     except OSError as error:

@@ -86,11 +86,7 @@ class Version:
             self._warm_up(folder / WARMUP_FILE)
 
     def run(self, signature: str, inputs: Arrays) -> Arrays:
-        """Runs a signature on {input: array}, and returns {output: array}.
-
-        Raises:
-            RestError: TensorFlow raises an error: with status 400 for an invalid input, else 500.
-        """
+        """Runs a signature on {input: array}, and returns {output: array}."""
         try:
             return self.engine.functions[signature](**inputs)
         except tf.errors.OpError as error:

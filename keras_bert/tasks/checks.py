@@ -28,10 +28,9 @@ def check_strings(name: str, value: Any) -> list[str]:
 
 
 def check_list(name: str, value: Any, what: str) -> list[Any]:
-    """Checks that an argument is a list, a tuple, an array, or a column of a table.
+    """Returns an argument that is a list, a tuple, an array or a column of a table as a list.
 
-    The error message contains `name`, the name of the argument, and `what`, the kind of items that
-    are expected, such as "strings". Returns a list.
+    The error message contains the argument's `name` and `what`, its items, such as "strings".
     """
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return list(value)
@@ -73,11 +72,7 @@ def check_not_blank(name: str, texts: Sequence[str]) -> None:
 
 
 def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[list[str], ...]:
-    """Checks n strings or, with `allow_pairs`, n pairs of strings.
-
-    Returns:
-        A tuple with one list of strings, or with two lists for pairs of texts.
-    """
+    """Checks n strings or, with `allow_pairs`, n pairs of strings; returns one or two lists."""
     value = columns_of_tuples(name, value) if allow_pairs else value
     if allow_pairs and isinstance(value, list) and value and isinstance(value[0], list):
         raise InputError(
@@ -101,10 +96,7 @@ def check_columns(name: str, columns: Sequence[Any]) -> tuple[list[str], ...]:
 
 
 def columns_of_tuples(name: str, value: Any) -> Any:
-    """Converts a list or column of tuples, such as pairs, to a tuple of columns.
-
-    Other values are returned unchanged.
-    """
+    """Converts a list or column of tuples, such as pairs, to a tuple of columns."""
     if isinstance(value, tuple) or _is_string(value):
         return value
     items = check_list(name, value, "strings, or of tuples of strings")
@@ -118,10 +110,7 @@ def columns_of_tuples(name: str, value: Any) -> Any:
 
 
 def is_one_text(name: str, value: Any, allow_pairs: bool = False) -> bool:
-    """Returns whether an argument is one string or, with `allow_pairs`, one pair.
-
-    Raises InputError for None and numbers, and names all forms of texts.
-    """
+    """Returns whether an argument is one string or, with `allow_pairs`, one pair."""
     if value is None or isinstance(value, int | float):
         pairs = ", or for pairs a tuple of two lists or strings" * allow_pairs
         raise InputError(
@@ -338,9 +327,6 @@ def head_labels(
     Returns:
         The labels: without `names`, those of the checkpoint, or else LABEL_0, LABEL_1, ... as in
         transformers, and [] without a head. And whether they have other names than LABEL_N.
-
-    Raises:
-        InputError: `names` are invalid, or do not match the checkpoint's head.
     """
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels or 0

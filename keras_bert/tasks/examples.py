@@ -367,11 +367,8 @@ def in_order(
 ) -> dict[str, np.ndarray]:
     """Collects the outputs of batches in the order of n examples of T tokens in total.
 
-    Args:
-        examples: the examples.
-        outputs: batches of the examples, each with {output: [B, ...]} of a model.
-        per_token: whether outputs have one row per token, [B, S, ...].
-        after_batch: called after each batch with its number of examples.
+    `outputs` are batches of the examples, each with {output: [B, ...]} of a model, or if
+    `per_token` {output: [B, S, ...]}. `after_batch` is called with the number of examples of each.
 
     Returns:
         {output: [n, ...]}, or if `per_token` {output: [T, ...]}, aligned with
@@ -466,14 +463,7 @@ class ModelRunner:
         self._compiled: tuple[Callable[..., Any], Sequence[keras.Variable]] | None = None
 
     def run(self, examples: Examples, batch_size: int, per_token: bool) -> dict[str, np.ndarray]:
-        """Computes {output: values} for the examples, in their order; there may be no examples.
-
-        The values have one row per token, [T, ...], if `per_token`, and otherwise one per example,
-        [n, ...].
-
-        Raises:
-            InputError: an output is not finite.
-        """
+        """Computes {output: values} for the examples, in their order; there may be no examples."""
         if not len(examples):  # Runs one dummy example to get the output names and shapes.
             ids = np.array([self._tokenizer.cls_token_id, self._tokenizer.sep_token_id], np.int32)
             one = Examples(ids, np.zeros_like(ids), np.array([0, 2]))
@@ -493,10 +483,7 @@ class ModelRunner:
         yield from batcher.evaluation_arrays(examples)
 
     def forward(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the model's outputs, {output: array}, for a batch.
-
-        The arrays of the batch that are inputs of the model are int32 [B, S]; others are ignored.
-        """
+        """Returns the model's outputs, {output: array}, for a batch."""
         inputs = {name: batch[name] for name in self._model.required_inputs}
         if BACKEND == "torch":
             return self._model.predict_on_batch(inputs)

@@ -73,20 +73,9 @@ def extract_features(
 ) -> Iterator[LineFeatures]:
     """Yields the features of each line, in order.
 
-    Args:
-        lines: texts, or pairs "a ||| b".
-        encoder: the encoder.
-        tokenizer: a tokenizer with the encoder's vocabulary.
-        layers: indices of K layers, as for `check_layers`.
-        pooling: `none` for all tokens; `cls` for the first token; `mean` or `max` over all tokens
-            of a line, including [CLS] and [SEP].
-        max_seq_length: maximum number of tokens in a line; longer lines are truncated.
-        batch_size: number of lines per batch.
-        jit_compile: whether to compile with XLA.
-
-    Raises:
-        InputError: a layer does not exist, `max_seq_length` leaves no room for a token of the line,
-            the pooling is `cls` with a left-to-right encoder, or a batch does not fit in memory.
+    Lines are texts, or pairs "a ||| b", which are truncated to `max_seq_length` tokens. `layers`
+    are indices of K layers, as for `check_layers`. `pooling` is `none` for all tokens, `cls` for
+    the first token, or `mean` or `max` over all tokens of a line, including [CLS] and [SEP].
     """
     check_layers(layers, len(encoder.blocks))
     if pooling == "cls" and encoder.config.is_decoder:
@@ -205,15 +194,10 @@ def write_features(
     vocab: Sequence[str],
     hidden_size: int,
 ) -> None:
-    """Writes features to a file, in the format of its suffix.
+    """Writes features to a file, in the format of its suffix (`check_output_file`).
 
-    Args:
-        path: the file, as for `check_output_file`.
-        features: the features of each line.
-        layers: indices of the K layers, as they are written to .jsonl files.
-        pooling: the pooling of the features, as for `extract_features`.
-        vocab: the tokens in the order of their ids.
-        hidden_size: H, for the shape of an array without lines.
+    `layers` are the indices of the K layers as they are written to .jsonl files, and `vocab` are
+    the tokens in the order of their ids. `hidden_size` is for the shape of an array without lines.
     """
     with atomic_path(path) as partial:
         if path.suffix.lower() != ".jsonl":

@@ -424,10 +424,7 @@ class MaskFiller(Task):
             yield part, keras.ops.convert_to_numpy(logits)[0]
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Computes the best tokens of the P masks of the texts, in order.
-
-        Returns "scores" and "token_ids", [P, top_k] each.
-        """
+        """Computes "scores" and "token_ids", [P, top_k] each, of all P masks in their order."""
         examples = prepared.examples
         is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
         starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]

@@ -352,12 +352,7 @@ def read_best_step(folder: Path) -> int | None:
 
 
 def open_pretrained(settings: FineTuningSettings) -> Checkpoint:
-    """Opens the initial checkpoint of a run and checks the settings against it.
-
-    Raises:
-        InputError: the checkpoint cannot be opened; its number of positions, layers or logits does
-            not match the settings; or the vocabulary is missing or does not have the model's size.
-    """
+    """Opens the initial checkpoint of a run and checks the settings against it."""
     checkpoint = open_checkpoint(
         settings.init_checkpoint,
         vocab_file=settings.vocab_file,
@@ -378,10 +373,6 @@ def create_model(run: FineTuningRun, task: Task) -> None:
     """Creates the model of a task object with the weights of its checkpoint.
 
     Layers that the loss does not depend on, such as a pooler, have `trainable=False`.
-
-    Raises:
-        InputError: the weights do not match the model, or the checkpoint's head does not match the
-            task.
     """
     settings, strategy, start = run.settings, run.strategy, task.checkpoint
     keras.utils.set_random_seed(settings.random_seed)

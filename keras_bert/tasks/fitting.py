@@ -304,10 +304,7 @@ def label_examples(
     jit_compile: bool,
     batch_size_name: str = "--eval_batch_size",
 ) -> Examples:
-    """Returns examples with the outputs of a teacher as labels.
-
-    `batch_size_name` is the flag or argument that limits the batch size, for error messages.
-    """
+    """Returns examples with the outputs of a teacher as labels."""
     network = teacher.prediction_model
     predict = make_predict_examples(
         strategy, network, batcher, jit_compile=jit_compile, batch_size_name=batch_size_name
@@ -335,12 +332,7 @@ def add_teacher_outputs(
 
 
 def check_teacher(student: "Task", teacher: "Task", where: str = "teacher") -> None:
-    """Checks that a task object can be the teacher of another one, of which there may be no model.
-
-    Raises:
-        InputError: the teacher is of another task, is not trained, does not match the student, or
-            is narrower; the error message starts with `where`.
-    """
+    """Checks that a task object can be the teacher of another one, which may have no model yet."""
     expected = type(student).__name__
     if type(teacher) is not type(student):
         raise InputError(f"{where} is a {type(teacher).__name__}; expected a {expected}")

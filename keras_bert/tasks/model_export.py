@@ -19,10 +19,7 @@ _ALWAYS_USED = ("model_dir", "export_dir", "task", "format")
 
 
 def export(options: ExportOptions) -> Path:
-    """Exports a model, and returns the version folder.
-
-    Raises InputError if the model or an option cannot be served, or the folder cannot be written.
-    """
+    """Exports a model, and returns the version folder."""
     export_dir = Path(options.export_dir)
     check_version(export_dir, "--export_dir")
     checkpoint = open_checkpoint(options.model_dir)
@@ -46,10 +43,7 @@ def export(options: ExportOptions) -> Path:
 
 
 def _task_of(options: ExportOptions, checkpoint: Checkpoint) -> str:
-    """Returns the task of the option, or else that of the model's heads.
-
-    Raises InputError if the heads are unknown, or belong to another task than the option.
-    """
+    """Returns the task of the option, or else that of the model's heads."""
     task = checkpoint.task
     if options.task in ("", task):
         if task is None:

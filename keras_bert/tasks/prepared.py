@@ -113,9 +113,6 @@ def prepare(
     `columns` contains, for each argument of `preprocess`, n strings or n lists of strings. Chunks
     of long texts have fewer texts. With `tokenizer`, logs a warning if many words become
     [UNK].
-
-    Raises:
-        InputError: the token ids of all sequences do not fit in memory.
     """
     count = len(columns[0])
     chunks: list[Any] = []
@@ -195,10 +192,7 @@ def _strings(value: Any) -> Sequence[Any]:
 
 
 def check_memory(what: str, needed: int) -> None:
-    """Raises an InputError if the arrays of texts, of `needed` bytes, do not fit in memory.
-
-    `what` describes them in the error message.
-    """
+    """Raises an InputError if the arrays of texts, of `needed` bytes, do not fit in memory."""
     available = memory.available_memory()
     if available is not None and needed > available:
         raise InputError(
@@ -216,8 +210,7 @@ def decoded(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Decodes model outputs and yields the answers of each chunk, one row per text.
 
-    `outputs` are the model's outputs for `prepared.examples`, in the same order. `split` splits
-    them by chunk; None for one row per sequence, or token if `processor.per_token`.
+    `split` splits them by chunk; None for one row per sequence, or token if `processor.per_token`.
     """
     split = split or functools.partial(prepared.split, per_token=processor.per_token)
     columns = [split(values) for values in outputs.values()]
@@ -261,10 +254,7 @@ def as_tensor(column: Sequence[Any]) -> tf.Tensor | tf.RaggedTensor:
 
 
 def as_array(column: Sequence[Any]) -> np.ndarray:
-    """Converts strings [n], or n lists of strings, into an array of byte strings.
-
-    The lists are padded with empty strings.
-    """
+    """Converts strings [n], or n lists of strings, into an array of byte strings."""
     if _is_flat(column):
         return encode_texts(column)
     return as_tensor(column).to_tensor().numpy()

@@ -68,9 +68,6 @@ def read_rows(
         long_rows: whether rows may have more cells than the header; extra cells are ignored.
         short_rows: if given, rows with too few cells are skipped, and their line numbers are
             appended to this list. Otherwise they are errors.
-
-    Raises:
-        InputError: the file cannot be read, lacks a column, or has a row of invalid format.
     """
     ending = path.suffix.lower()
     if ending in FORMS:
@@ -212,9 +209,6 @@ def open_prepared(name: str, data_dir: str = "") -> Any:
 
     `name` is a dataset and config, such as `glue/mrpc`. `data_dir` is the folder of TensorFlow
     Datasets; empty for the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets.
-
-    Raises:
-        InputError: the dataset is not prepared, or tensorflow-datasets is not installed.
     """
     root = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     folders = [path.parent for path in (root / name).glob("*/dataset_info.json")]
@@ -324,19 +318,10 @@ def read_splits(
 ) -> Splits:
     """Reads the examples of a run.
 
-    Args:
-        read: a function (source, whether its examples must have labels) -> examples.
-        train: the source of the training examples, such as a Path; empty if there is none, as for
-            the other sources.
-        dev: the sources of the development examples, as in `Splits`.
-        test: the sources of the examples to predict; an empty one is that of `dev[""]`.
-        expected: what the user should give without training examples, for the error message.
-        do_train: whether to read the training examples.
-        do_eval: whether to read the development examples.
-        do_predict: whether to read the examples to predict.
-
-    Raises:
-        InputError: the training examples are missing, or there is nothing to do.
+    `read` is a function (source, whether its examples must have labels) -> examples. `train` is the
+    source of the training examples, such as a Path; empty if there is none, as for the other
+    sources. `dev` and `test` are as in `Splits`; an empty source of `test` is that of `dev[""]`.
+    `expected` is what the user should give without training examples, for the error message.
     """
     if do_train and not train:
         raise InputError(f"there are no training examples; expected {expected}, or --nodo_train")
@@ -370,19 +355,10 @@ def read_texts(
     skip_short_rows: bool = False,
     empty_texts: bool = False,
 ) -> Texts:
-    """Reads the examples of one TSV, CSV, JSON, Parquet or Arrow file.
+    """Reads the examples of one TSV, CSV, JSON, Parquet or Arrow file, as `read_rows`.
 
-    Args:
-        path: the file, as for `read_rows`.
-        text_columns: the name of the column of each text of an example.
-        label_column: the name of the column of the labels; if empty, labels are ignored.
-        no_header: the names of all columns, for a TSV file without a header.
-        long_rows: whether rows may have more cells than the header.
-        skip_short_rows: whether to skip and count rows with too few cells.
-        empty_texts: whether texts may be empty.
-
-    Raises:
-        InputError: the file has no rows, a row has an invalid format, or a text is empty.
+    `text_columns` has a column for each text of an example. Labels are ignored without a
+    `label_column`. With `skip_short_rows`, rows with too few cells are skipped and counted.
     """
     columns: tuple[list[str], ...] = tuple([] for _ in text_columns)
     labels: list[Any] = []

@@ -356,10 +356,7 @@ class Task:
         save_model_directory(path, self.model, **self.saved_content(), card=card)
 
     def saved_content(self) -> dict[str, Any]:
-        """Returns what a saved model directory contains besides the weights.
-
-        These are arguments of `save_model_directory`.
-        """
+        """Returns what a saved model directory contains besides the weights."""
         return {
             "vocab": self.tokenizer.vocab,
             "tokenizer_settings": self.tokenizer.settings,
@@ -530,10 +527,8 @@ class Task:
     def report_truncation(self, truncated: np.ndarray | None, texts: str) -> int:
         """Counts truncated texts, and logs a warning if there are any.
 
-        Args:
-            truncated: whether each text was truncated, bool [n]; None for an export of an earlier
-                version.
-            texts: what the texts are, such as "training texts".
+        `truncated` is None for an export of an earlier version. `texts` is what the texts are, such
+        as "training texts".
         """
         count = 0 if truncated is None else int(np.count_nonzero(truncated))
         if count:
@@ -548,8 +543,7 @@ class Task:
     ) -> tuple[FitSettings, Distillation | None]:
         """Checks the options of `fit` and its teacher, and that there is a model to train.
 
-        Returns:
-            The settings, and how the model learns from the teacher; None without a teacher.
+        Returns the settings, and how the model learns from the teacher; None without a teacher.
         """
         parameters = inspect.signature(self.fit).parameters.values()
         keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]

@@ -34,9 +34,6 @@ class LongText:
         strategy: `truncate` removes tokens at the end, `head_tail` in the middle; `windows` splits
             the text into overlapping windows.
         window_stride: number of tokens between the starts of two windows; 0 for half of a window.
-
-    Raises:
-        InputError: a value is invalid.
     """
 
     strategy: str = TRUNCATE
@@ -132,10 +129,7 @@ class TextProcessor(Processor):
         return combine_segments(shortened, **special)._replace(truncated=truncated)
 
     def pooled(self, values: tf.Tensor, inputs: Segments | TextWindows) -> tf.Tensor:
-        """Returns the mean over the windows of each text: [n, ...] -> [B, ...].
-
-        Returns the values as they are if `inputs` are not windows.
-        """
+        """Returns the mean over the windows of each text, if any: [n, ...] -> [B, ...]."""
         if not isinstance(inputs, TextWindows):
             return values
         return tf.math.segment_mean(values, inputs.text)
@@ -156,10 +150,7 @@ def window_counts(prepared: Prepared) -> np.ndarray:
 
 
 class ServedTexts(ServedTask):
-    """The SavedModel signatures of a task on texts, which map strings or token ids to answers.
-
-    The signature `serving_default` is for texts, and `token_ids` for token ids.
-    """
+    """The SavedModel signatures of a task on texts, which map strings or token ids to answers."""
 
     processor: TextProcessor
 

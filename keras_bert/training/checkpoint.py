@@ -39,11 +39,7 @@ class CheckpointWriter:
         self._writing: Future[None] | None = None
 
     def save(self, step: int, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-        """Starts to write a checkpoint of the state after `step` steps.
-
-        Raises:
-            InputError: the previous checkpoint could not be written.
-        """
+        """Starts to write a checkpoint of the state after `step` steps."""
         self.wait()
         files = {
             _MODEL: _values(model.variables),
@@ -95,9 +91,6 @@ def restore_latest(
     """Restores the newest undamaged checkpoint to a model and a built optimizer.
 
     Returns the number of completed steps, or 0 if there is no checkpoint.
-
-    Raises:
-        InputError: all checkpoints are damaged, or the checkpoint is of a different model.
     """
     checkpoints = list_checkpoints(directory)
     for path in reversed(checkpoints):

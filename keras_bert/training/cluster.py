@@ -55,9 +55,6 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
 
     A "chief" of TF_CONFIG becomes worker 0. Slurm's workers use the ports from 20000 + the number
     of the job modulo 10000.
-
-    Raises:
-        InputError: TF_CONFIG is missing or invalid.
     """
     text = environment.get("TF_CONFIG", "")
     if not text and "SLURM_STEP_NODELIST" in environment:
@@ -213,9 +210,6 @@ def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, objec
     """Checks that all workers were started with the same settings and data; all must call it.
 
     `record` must contain everything that affects the results of this worker, as JSON values.
-
-    Raises:
-        InputError: the records differ; the message has the first difference.
     """
     first, *records = gather(strategy, record)
     for index, other in enumerate(records, 1):

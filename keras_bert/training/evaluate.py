@@ -22,13 +22,7 @@ Predict = Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray
 def make_evaluate(
     strategy: Any, model: keras.Model, objective: Objective, *, jit_compile: bool = True
 ) -> Callable[..., dict[str, float]]:
-    """Builds the function that evaluates a model on a dataset.
-
-    Args:
-        strategy: the strategy under which the model was created.
-        model: the model that `objective.sums` takes.
-        objective: the metrics to compute; examples that only pad the last batch have weight 0.
-        jit_compile: whether to compile the forward pass.
+    """Builds the function that evaluates a model, which was created under `strategy`, on a dataset.
 
     Returns:
         `evaluate(dataset, after_batch=None)`, which calls `after_batch` after each batch and

@@ -152,14 +152,9 @@ def attend(
 ) -> jax.Array:
     """Computes softmax(scale · QKᵀ + mask)V for each head with `jax.nn.dot_product_attention`.
 
-    Args:
-        heads: query, key and value, each [B, S, N, D], which is also the shape of the result.
-        input_mask: [B, S] int32, 1 for tokens, 0 for padding, which must be at the end of a row.
-        example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None if each row
-            is one example.
-        scale: factor of the scores.
-        causal: whether tokens attend only to themselves and earlier tokens.
-        implementation: `cudnn`, or `xla` for any device.
+    `heads` are query, key and value, each [B, S, N, D], which is also the shape of the result.
+    `input_mask`, [B, S] int32, must have its padding at the end of a row; `example_ids` are as in
+    models/attention.py. `implementation` is `cudnn`, or `xla` for any device.
     """
     how: dict[str, Any] = {"scale": scale, "is_causal": causal, "implementation": implementation}
     if example_ids is not None:
@@ -187,20 +182,10 @@ def attend_with_dropout(
 ) -> jax.Array:
     """Computes dropout(softmax(scale · QKᵀ + mask))V for each head, with Pallas kernels.
 
-    The mask and the dropped probabilities are those of `attention_probabilities`.
-
-    Args:
-        heads: query, key and value, each [B, S, N, D], which is also the shape of the result. S
-            must be divisible by 32; D must be 16, 32 or 64.
-        input_mask: [B, S] int32, 1 for tokens, 0 for padding.
-        example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None if each row
-            is one example.
-        scale: factor of the scores.
-        causal: whether tokens attend only to themselves and earlier tokens.
-        drop_key: [B] int32 from `Dropout.key`.
-        rate: the dropout rate, in (0, 1).
-        mesh: the devices among whose axis "batch" the rows are divided; None for one device.
-        settings: other fields of `KernelSettings`.
+    The mask and the dropped probabilities are those of `attention_probabilities`. The arguments are
+    those of `attend`, but padding may be anywhere; S must be divisible by 32, and D be 16, 32 or
+    64. `drop_key` is [B] int32 from `Dropout.key`. The rows are divided among the axis "batch" of
+    the `mesh`; None for one device. `settings` are other fields of `KernelSettings`.
     """
     if example_ids is None:
         key_mask = (1.0 - input_mask.astype(jnp.float32)) * (MASKED_SCORE * _LOG2_E)

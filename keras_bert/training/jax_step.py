@@ -112,11 +112,7 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
         super().__init__(layout_map=layouts, batch_dim_name="batch")
 
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns the layout of a variable that Keras is about to create.
-
-        Raises:
-            InputError: the vocabulary cannot be divided equally among the devices of a group.
-        """
+        """Returns the layout of a variable that Keras is about to create."""
         layout = super().get_variable_layout(variable)
         count = self.device_mesh.shape[1]
         if "model" in layout.axes and variable.shape[0] % count:
@@ -139,10 +135,6 @@ def make_strategy(
     supported, and `model_parallel` is the number of devices in each group that shards the
     vocabulary. Create models and optimizers in the `scope()` of the result; TensorFlow is used only
     for the input pipeline.
-
-    Raises:
-        InputError: the devices are not available, their number is not divisible by
-            `model_parallel`, or the flags cannot be combined.
     """
     start_tensorflow()
     if jax.config.jax_platforms != "cpu" and _DRIVERS[0].exists() and not _has_cuda_plugin():

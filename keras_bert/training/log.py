@@ -105,9 +105,6 @@ class Board:
 
     Only this class needs TensorFlow, which is imported late: it is slow to import, and `plot` only
     reads metrics.jsonl.
-
-    Raises:
-        InputError: the directory cannot be written, for example because the disk is full.
     """
 
     def __init__(self, output_dir: Path):
@@ -212,9 +209,6 @@ class RunLog:
         report_to: the names of the experiment trackers that get the metrics too. One that fails
             after the start is logged, and no longer used.
         settings: the settings of the run, for the trackers.
-
-    Raises:
-        InputError: `output_dir` cannot be written, or a tracker is unknown or cannot be used.
     """
 
     def __init__(
@@ -344,9 +338,6 @@ class RunLog:
 
         The learning rate, the gradient norm and the loss scale are the latest ones (the latest
         finite norm).
-
-        Raises:
-            InputError: a file cannot be written, for example because the disk is full.
         """
         parts, self._parts = self._parts, []
         steps = type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
@@ -483,15 +474,9 @@ def progress(
 ) -> Iterator[Callable[[int], None]]:
     """Shows the progress of the block on stderr: a bar on a terminal, otherwise log lines.
 
-    Blocks that take less than a few seconds show nothing.
-
-    Yields a function to call with the number of units completed since its last call.
-
-    Args:
-        what: a description of the operation, such as "predicting".
-        total: the amount of work, in units.
-        unit: the name of the unit, such as "examples".
-        silent: whether to show nothing, because another worker shows the progress.
+    Blocks that take less than a few seconds show nothing, nor does one that is `silent`. Yields a
+    function to call with the number of units completed since its last call. `what` is the
+    operation, such as "predicting", and `unit` the name of the unit, such as "examples".
     """
     on_terminal = sys.stderr.isatty()
     done = 0

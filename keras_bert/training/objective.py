@@ -50,13 +50,7 @@ def check_train_batch_fits(
     length: int,
     rows_per_example: int = 1,
 ) -> int:
-    """Checks that a worker's micro-batch fits in memory; returns its number of rows.
-
-    `workers` is the number of workers, and `length` the number of tokens in a row.
-
-    Raises:
-        InputError: the micro-batch cannot fit.
-    """
+    """Checks that a worker's micro-batch fits in memory; returns its number of rows."""
     rows = settings.train_batch_size * rows_per_example
     rows = rows // settings.gradient_accumulation_steps // workers
     check_batch_fits(config, rows, length, f"--train_batch_size={settings.train_batch_size}")
@@ -74,10 +68,6 @@ def checked_memory(
     """Checks that a worker's micro-batch fits in memory, and explains memory errors of the block.
 
     The arguments are those of `check_train_batch_fits`.
-
-    Raises:
-        InputError: the micro-batch cannot fit, or a training step exhausts the memory; the error
-            has an estimate and the flags.
     """
     rows = check_train_batch_fits(settings, workers, config, length, rows_per_example)
     try:
@@ -100,12 +90,7 @@ def checked_memory(
 def check_batch_sizes(
     strategy: "tf.distribute.Strategy", settings: TrainingSettings, eval_batch_size: int
 ) -> None:
-    """Checks that batches can be divided equally among devices and micro-batches.
-
-    Raises:
-        InputError: the training batch size is not a multiple of (number of devices) x (number of
-            micro-batches), or the evaluation batch size is not a multiple of the number of devices.
-    """
+    """Checks that batches can be divided equally among devices and micro-batches."""
     devices = strategy.num_replicas_in_sync
     parts = devices * settings.gradient_accumulation_steps
     if settings.train_batch_size % parts:

@@ -220,10 +220,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         states: tuple[Any, ...],
         iterations: Any,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Returns the direction of a variable's update, and its new state; a pure function.
-
-        `decays` is whether the variable has weight decay.
-        """
+        """Returns the direction of a variable's update, and its new state; a pure function."""
         dtype = variable.dtype
         states = tuple(ops.cast(state, dtype) for state in states)
         direction, states = self._gradient_step(ops.cast(gradient, dtype), states, iterations)

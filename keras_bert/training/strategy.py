@@ -37,9 +37,6 @@ def make_strategy(
             devices; 0 for all devices.
         worker_timeout: for `multi_worker_mirrored`, seconds to wait for the other workers.
         model_parallel: must be 1; variables are sharded only with JAX (jax_step.py).
-
-    Raises:
-        InputError: the devices are not available, or TF_CONFIG is invalid.
     """
     if model_parallel > 1:
         raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")

@@ -73,10 +73,6 @@ class ClassifierSettings:
         metrics: the names of the metrics to report; empty for those of the problem type.
         score_range: the (lowest, highest) value to which regression values are clipped in
             prediction files; None for no clipping.
-
-    Raises:
-        InputError: a value is invalid, the problem type has no labels but there are some, pairs are
-            not truncated at the end, or a reranker takes single texts.
     """
 
     labels: tuple[str, ...]
@@ -121,9 +117,6 @@ def read_data(
     `saved_labels` are the labels of the checkpoint, in the order of its logits, or None. If the
     task has the same labels, the result has them in this order. The task `custom` has these labels
     if there are no training examples.
-
-    Raises:
-        InputError: settings conflict, a file is unusable, or there are no examples at all.
     """
     is_custom = settings.task_name.lower() == "custom"
     return (_custom if is_custom else _glue)(settings, saved_labels, **do)
@@ -231,9 +224,6 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
     The number of a class is its index in the result. The classes are sorted by value if all are
     integers, otherwise alphabetically. If all are integers, 1.0, as pandas writes the integers of a
     column with missing values, becomes 1.
-
-    Raises:
-        InputError: a label is missing, or there are fewer than two classes (one for multi_label).
     """
     if problem_type in ONE_LOGIT:
         return ()
@@ -274,9 +264,6 @@ def label_array(texts: Texts, problem_type: str, labels: Sequence[str]) -> np.nd
 
     `labels` are the C classes in the order of their numbers. The label 1.0 is the class 1, unless
     there is one 1.0.
-
-    Raises:
-        InputError: a label is not one of the classes, or is not a number of the problem's range.
     """
     if problem_type == "reranking" and len(texts.columns) > 2:
         return group_labels(texts.columns)
@@ -307,10 +294,6 @@ def given_label_array(
     `name` is the name of the argument in error messages, and `items` are its n labels. For
     single_label, integers are indices of `labels`, unless a class is named by an integer. For
     multi_label, the items may also be n rows of C numbers 0 and 1, in the order of `labels`.
-
-    Raises:
-        InputError: a label has the wrong type for the problem, the rows may be numbers or names, or
-            `label_array` rejects a label.
     """
     is_multi_label = problem_type == "multi_label"
     texts = _as_texts(name, items, problem_type)
@@ -331,11 +314,7 @@ def given_label_array(
 
 
 def given_labels(name: str, items: Sequence[Any], problem_type: str) -> tuple[str, ...]:
-    """Returns the sorted classes of labels given as objects; the arguments are as above.
-
-    Raises:
-        InputError: a label has a wrong type; or is a fraction, which would become a class.
-    """
+    """Returns the sorted classes of labels given as objects; the arguments are as above."""
     for index, item in enumerate(map(_to_python, items)):
         if isinstance(item, float) and math.isfinite(item) and not item.is_integer():
             raise InputError(
@@ -361,10 +340,7 @@ def _as_texts(name: str, items: Sequence[Any], problem_type: str) -> Texts:
 
 
 def _of_indices(items: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    """Converts indices of classes to their names, unless classes are named by integers.
-
-    Other items are unchanged.
-    """
+    """Converts indices of classes to their names, unless classes are named by integers."""
     if any(map(_INTEGER.fullmatch, labels)):
         return [*items]
     names: dict[int, str] = dict(enumerate(labels))
@@ -409,9 +385,6 @@ def weights_of_classes(
     balanced weight of a class is n / (C x number of examples of the class). For multi_label, it is
     the number of examples without the label, divided by the number of examples with the label; 1
     for a label of all examples.
-
-    Raises:
-        InputError: the numbers do not match the classes, or a class to balance has no examples.
     """
     if weights is not None and not isinstance(weights, str | Mapping):
         weights = check_list(name, weights, "numbers")
@@ -530,10 +503,7 @@ def group_labels(columns: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def pair_columns(columns: tuple[list[str], ...]) -> tuple[list[str], ...]:
-    """Converts groups (query, positive, negatives...) to pairs (query, passage), group by group.
-
-    Columns of texts or pairs are unchanged.
-    """
+    """Converts groups (query, positive, negatives...) to pairs (query, passage), group by group."""
     if len(columns) < 3:
         return columns
     query, *passages = columns

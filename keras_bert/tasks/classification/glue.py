@@ -65,10 +65,7 @@ class GlueTask(NamedTuple):
         return {self.name: "test.tsv"} if self.test is None else self.test
 
     def path(self, folder: Path, name: str) -> Path:
-        """Returns the path of the task's file `name` in a folder.
-
-        If the folder has a file with the alternative name, the result is the path of that file.
-        """
+        """Returns the path of the task's file `name` in a folder, which may have its other name."""
         renamed = folder / self.other_names.get(name, name)
         return renamed if renamed.is_file() else folder / name
 
@@ -190,11 +187,7 @@ def find_task(name: str) -> GlueTask:
 
 
 def find_glue_folder(task: GlueTask, data_dir: str) -> Path:
-    """Returns the folder with a task's files: `data_dir`, or one in it with the task's name.
-
-    Raises:
-        InputError: there is no such folder.
-    """
+    """Returns the folder with a task's files: `data_dir`, or one in it with the task's name."""
     if not data_dir or not Path(data_dir).is_dir():
         problem = f"--data_dir={data_dir}: no such folder" if data_dir else "--data_dir is missing"
         raise InputError(
@@ -212,13 +205,7 @@ def find_glue_folder(task: GlueTask, data_dir: str) -> Path:
 
 
 def read_glue(task: GlueTask, folder: Path, **do: bool) -> Splits:
-    """Reads a GLUE task from the folder that contains its files.
-
-    `do` has do_train, do_eval and do_predict. Missing test files are not read.
-
-    Raises:
-        InputError: a file does not exist, or a row has an invalid format.
-    """
+    """Reads a GLUE task from the folder that contains its files; test files may be missing."""
 
     def read(name: str, labelled: bool) -> Texts:
         return read_texts(
@@ -242,8 +229,7 @@ def read_glue(task: GlueTask, folder: Path, **do: bool) -> Splits:
 def read_tfds(task: GlueTask, data_dir: str, **do: bool) -> Splits:
     """Reads a GLUE task that TensorFlow Datasets has prepared.
 
-    `do` has do_train, do_eval and do_predict. An empty `data_dir` means TFDS_DATA_DIR or
-    ~/tensorflow_datasets. Raises the errors of `open_prepared`.
+    An empty `data_dir` means TFDS_DATA_DIR or ~/tensorflow_datasets.
     """
     builder = open_prepared(f"glue/{task.tfds}", data_dir)
     return read_splits(

@@ -130,8 +130,7 @@ def score(
 ) -> dict[str, float]:
     """Computes the metrics of a classification problem, and the mean loss as "loss".
 
-    `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays, and
-    `labels` is the `label_array` of the same examples.
+    `answers` are the decoded outputs for n examples, and `labels` is their `label_array`.
     """
     if problem.problem_type == "reranking":
         return _reranking_scores(answers["logits"].reshape(labels.shape), labels)
@@ -226,7 +225,7 @@ METRICS = {
 def _mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
     """Computes the mean of the training loss, without class weights.
 
-    `logits` is float [n, C], or [n, 1] for regression. `labels` is the result of `label_array`.
+    `logits` is float [n, C], or [n, 1] for regression.
     """
     logits = logits.astype(np.float64)
     if problem_type == "regression":

@@ -103,9 +103,6 @@ def labeled(prepared: Prepared, labels: np.ndarray) -> Prepared:
 def decisions(problem: ClassifierSettings, answers: Arrays) -> np.ndarray:
     """Converts decoded outputs to predictions in the format of the labels.
 
-    `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays; its
-    labels may be strings or byte strings.
-
     Returns:
         For single_label, class numbers, int [n]. For multi_label, int [n, C] with 1 for each class
         that the text has. For regression, float [n].
@@ -181,11 +178,7 @@ def transformers_problem_type(problem_type: str) -> str:
 
 
 def short_problem_type(name: str | None, where: Any) -> str | None:
-    """Converts a problem type of transformers, such as `single_label_classification`.
-
-    Returns one of PROBLEM_TYPES, or None for None. Raises InputError if the type is unknown; the
-    message starts with `where`.
-    """
+    """Converts a problem type of transformers, such as `single_label_classification`."""
     if name is None:
         return None
     short = name.removesuffix("_classification")
@@ -241,10 +234,6 @@ def head_settings(
     If `labels` or `problem_type` is None, the value of the checkpoint's classification head is
     used, and () without a head. If the checkpoint does not record a problem type, it is regression
     for a head with one logit without given labels, and single_label otherwise.
-
-    Raises:
-        InputError: the labels do not match the head, the head has one logit but the problem type
-            needs labels, or the problem type is unknown.
     """
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels

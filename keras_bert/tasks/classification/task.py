@@ -652,10 +652,7 @@ class TextClassifier(Task):
         columns: Sequence[Sequence[str]],
         names: tuple[str, str] = ("texts", "labels"),
     ) -> np.ndarray:
-        """Checks labels and converts them to numbers, as `label_array` does.
-
-        `names` are the names of the arguments for texts and labels in error messages.
-        """
+        """Checks labels and converts them to numbers, as `label_array` does."""
         if not self.is_export:
             _ = self.model  # Raises an error if the labels are not known yet.
         if len(columns) > 2:

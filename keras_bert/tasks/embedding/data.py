@@ -38,13 +38,7 @@ from keras_bert.tasks.tables import Texts, read_rows, read_texts
 
 
 def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> tuple[int, ...]:
-    """Converts sizes of truncated vectors to integers, the largest first.
-
-    `where` is the beginning of the error message.
-
-    Raises:
-        InputError: a size is not from 1 to `hidden_size`, or is repeated.
-    """
+    """Converts sizes of truncated vectors to integers, the largest first."""
     try:
         sizes = [int(str(value)) for value in values]
     except (TypeError, ValueError):
@@ -131,12 +125,7 @@ def check_scores(
 
 
 def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) -> None:
-    """Checks that a loss can learn from the examples in batches of `batch_size`.
-
-    Raises:
-        InputError: there are no examples; all scores are equal; or batches are too small for the
-            loss.
-    """
+    """Checks that a loss can learn from the examples in batches of `batch_size`."""
     check_evaluation_rows(rows, "nothing can be learned from them")
     is_pairs = rows.scores is None and len(rows.columns) == 2
     if batch_size < 2 and (is_pairs or loss.name == "cosent"):
@@ -169,9 +158,6 @@ def read_training_rows(settings: EmbeddingSettings) -> TextRows:
 
     Scores are divided by the largest absolute value of their range, as they are compared with
     cosines.
-
-    Raises:
-        InputError: there is no such file, or a row or the range of the scores is invalid.
     """
     if not settings.train_file:
         raise InputError("--train_file is missing; expected a file of examples, or --nodo_train")
@@ -215,10 +201,7 @@ def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | RetrievalDat
 
 
 def read_pairs_to_mine(settings: EmbeddingSettings) -> tuple[TextRows, list[str]]:
-    """Reads pairs to mine negatives for, and other texts that may be negatives.
-
-    Raises as `read_training_rows`.
-    """
+    """Reads pairs to mine negatives for, and other texts that may be negatives."""
     if not settings.train_file:
         raise InputError("--mine_negatives: expected --train_file, too, with pairs of texts")
     if settings.loss != "mnrl":
@@ -275,15 +258,9 @@ def _read(
 
 
 def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
-    """Checks examples that are given as Python lists.
+    """Checks the arguments of `fit`: a tuple of two or three lists of strings, or a list of tuples.
 
-    Args:
-        name: the name of the argument `texts` in error messages.
-        texts: a tuple of two or three lists of n strings, or a list of n such tuples of strings.
-        scores: n numbers, or None.
-
-    Raises:
-        InputError: an argument has another type, lists differ in length, or a text is empty.
+    `scores` are n numbers, or None; `name` is that of the argument `texts` in error messages.
     """
     widths = (2, 3) if scores is None else (2,)
     texts = columns_of_tuples(name, texts)

@@ -77,10 +77,7 @@ class EmbeddingLoss:
         return sum(losses) / len(losses)
 
     def weight(self, weights: Any) -> Any:
-        """Computes the denominator: the number of examples, or 1 for cosent.
-
-        `weights`, float [R], is 1 for the texts of examples and 0 for rows that fill the batch.
-        """
+        """Computes the denominator: the number of examples, or 1 for cosent."""
         if self.name == "cosent":
             return ops.ones([], "float32")
         return ops.sum(weights) / self.columns

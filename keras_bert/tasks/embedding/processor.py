@@ -42,9 +42,6 @@ class EmbedderSettings:
         prompts: texts by name, of which one is put before a text.
         default_prompt_name: the name of the prompt that is used by default; None for none.
         truncate_dim: the size to which the vector of the pooling is truncated; None for none.
-
-    Raises:
-        InputError: the windows are not pooled by their mean, or their stride is invalid.
     """
 
     max_seq_length: int = 128
@@ -71,11 +68,7 @@ class EmbedderSettings:
         return self.dense[-1]["units"] if self.dense else hidden_size
 
     def prompt(self, name: str | None) -> str:
-        """Returns the prompt of a name, or of the default name for None; "" for no prompt.
-
-        Raises:
-            InputError: there is no such prompt.
-        """
+        """Returns the prompt of a name, or of the default name for None; "" for no prompt."""
         name = self.default_prompt_name if name is None else name
         if name is not None and name not in self.prompts:
             names = ", ".join(self.prompts) or "None, because the model has no prompts"
@@ -84,10 +77,7 @@ class EmbedderSettings:
 
 
 class EmbeddingProcessor(TextProcessor):
-    """Converts texts to inputs of the network, and its hidden states to vectors.
-
-    `dense` are the Dense layers of the network; only `decode` needs them.
-    """
+    """Converts texts to inputs of the network, and its hidden states to vectors."""
 
     def __init__(
         self,

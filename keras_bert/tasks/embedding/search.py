@@ -40,11 +40,7 @@ def cosine_similarity(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.ndarray:
-    """Truncates vectors [n, H] to [n, size], and scales them to length 1 if `normalize`.
-
-    Raises:
-        InputError: `size` is not a whole number from 1 to H.
-    """
+    """Truncates vectors [n, H] to [n, size], and scales them to length 1 if `normalize`."""
     width = vectors.shape[-1]
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
         raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
@@ -144,16 +140,9 @@ def mine_examples(
     """Mines negatives for pairs, and returns the columns of `TextEmbedder.mine_negatives`.
 
     As in `mine_hard_negatives` of sentence-transformers 6.2, `skip_top` is `range_min`, `margin` is
-    `absolute_margin`, and `range_max` has its default for up to _MOST positives.
-
-    Args:
-        rows: the pairs.
-        texts: texts that may be negatives, besides the positives.
-        vectors_of: returns the vectors of its arguments `queries` and `corpus`, lists of texts.
-        settings: the settings.
-
-    Raises:
-        InputError: there are no examples.
+    `absolute_margin`, and `range_max` has its default for up to _MOST positives. `texts` may be
+    negatives besides the positives. `vectors_of` returns the vectors of its arguments `queries` and
+    `corpus`, lists of texts.
     """
     num_negatives, skip_top, margin = settings.num_negatives, settings.skip_top, settings.margin
     corpus = [*dict.fromkeys([*texts, *rows.columns[1]])]
@@ -206,10 +195,7 @@ def mine_examples(
 def write_triplets(
     embedding: EmbeddingSettings, run: FineTuningRun, start: Checkpoint, embedder: "TextEmbedder"
 ) -> dict[str, object]:
-    """Mines OUTPUT_DIR/triplets.jsonl for the pairs of --train_file, and returns the results.
-
-    `embedder` has no model yet, as for `fine_tune`.
-    """
+    """Mines OUTPUT_DIR/triplets.jsonl for the pairs of --train_file, and returns the results."""
     rows, texts = read_pairs_to_mine(embedding)
     pairs = list(zip(*rows.columns, strict=True))
     record = {**run.record, **start.record(), **data_record({"train": [*pairs, texts]})}

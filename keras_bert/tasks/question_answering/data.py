@@ -152,12 +152,7 @@ class Question(NamedTuple):
 
 
 def read_data(squad: SquadSettings, **do: bool) -> Splits:
-    """Reads the questions of a run, lists of Question; `do` has do_train, do_eval and do_predict.
-
-    Raises:
-        InputError: a file is invalid, the training questions are missing, or there is nothing to
-            do.
-    """
+    """Reads the questions of a run, lists of Question; `do` are arguments of `read_splits`."""
     version = "v2.0" if squad.answers.version_2_with_negative else "v1.1"
 
     def read(source: Path | str, answered: bool) -> list[Question]:
@@ -192,9 +187,6 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
 
     Questions whose answer is not found in the context (see `aligned`) are skipped, and in v1.1
     those without an answer.
-
-    Raises:
-        InputError: no question is left.
     """
     questions = scorable(questions, squad, "training")
     matches = [aligned(question) for question in questions]
@@ -214,11 +206,7 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
 
 
 def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> Sequence[Question]:
-    """Returns the questions that can be scored: all in v2.0, those with an answer in v1.1.
-
-    `kind` describes the questions in messages, such as "training". Raises InputError if no question
-    of v1.1 has an answer.
-    """
+    """Returns the questions that can be scored: all in v2.0, those with an answer in v1.1."""
     if squad.answers.version_2_with_negative:
         return questions
     answered = [question for question in questions if question.answers]
@@ -255,12 +243,7 @@ _ROW = {"context": str, **_QUESTION}
 
 
 def load_questions(path: str | os.PathLike) -> list[Question]:
-    """Reads the questions of a SQuAD file, v1.1 or v2.0, or of a table.
-
-    Raises:
-        InputError: the file cannot be read or has another format, there are no questions, a text
-            is empty, or two questions have the same id.
-    """
+    """Reads the questions of a SQuAD file, v1.1 or v2.0, or of a table."""
     columns = [name.removesuffix("?") for name in (*_PARAGRAPHS, *_ROW)]
     return _questions(read_rows(Path(path), (), columns, always_json=True), path)
 

@@ -159,10 +159,7 @@ def best_thresholds(
 def _question_scores(
     questions: Sequence[Question], predictions: Mapping[str, str], version_2: bool
 ) -> tuple[list[float], list[float]]:
-    """Returns lists with exact match and F1, from 0 to 1, of each question.
-
-    The best match among the gold answers counts.
-    """
+    """Returns the best exact match and F1 among the gold answers, from 0 to 1, of each question."""
     exact, f1 = [], []
     for question in questions:
         gold = [normalize_answer(answer.text) for answer in question.answers]

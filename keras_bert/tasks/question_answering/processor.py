@@ -181,10 +181,7 @@ class SpanProcessor(Processor):
 
 
 def labeled(prepared: Prepared, questions: Sequence[Question]) -> Prepared:
-    """Labels the windows of questions with the first answer of each question.
-
-    The labels are `start_positions` and `end_positions`, int32 [n].
-    """
+    """Adds the labels `start_positions` and `end_positions`, int32 [n], of each first answer."""
     parts = [np.zeros([0, 2], np.int32)]
     first = 0
     for windows in prepared.chunks:
