@@ -192,10 +192,7 @@ def read_documents(path: str, reading: Reading, odd: OddInput) -> Iterator[list[
 
 
 def read_texts(path: str, reading: Reading, odd: OddInput, part: Part = WHOLE) -> Iterator[str]:
-    r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences.
-
-    The share of bad lines is that of the file, or of the part.
-    """
+    r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences."""
     share, column, language = reading.max_bad_line_share, reading.text_field, reading.language
     input_format = format_of(path, reading)
     if input_format is None:

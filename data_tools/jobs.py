@@ -36,14 +36,9 @@ class Progress:
     """A context manager that counts completed work and reports it on stderr.
 
     On a terminal, it shows a progress bar, elsewhere it prints plain lines. Work that takes less
-    than two seconds shows nothing.
-
-    Args:
-        label: the start of the reports, for example "reading".
-        total: the total amount of work; None if it is unknown.
-        unit: the unit of the count, for example "B".
-        measure: returns the amount of work that other processes have completed. It is called every
-            second, instead of calls of `add`.
+    than two seconds shows nothing. Reports start with `label`; `total` is None if it is unknown.
+    `measure` returns the amount of work that other processes have completed; it is called every
+    second, instead of calls of `add`.
     """
 
     def __init__(

@@ -89,13 +89,9 @@ class OddInput(dict[str, dict[str, Any]]):
 class Units:
     """The lines, rows or characters of one file, or of a part of it.
 
-    The attribute `odd` counts odd input. Readers set `num_units` to the number of units that they
-    have read.
-
-    Args:
-        path: the path of the file.
-        name: the singular name of a unit.
-        max_bad_share: the maximum fraction of undecodable or malformed units.
+    Readers set `num_units` to the number of units that they have read; `odd` counts odd input.
+    `name` is the singular name of a unit, and `max_bad_share` the maximum fraction of undecodable
+    or malformed units.
     """
 
     def __init__(self, path: str, name: str, max_bad_share: float):

@@ -79,10 +79,7 @@ MAX_PARAGRAPH_LENGTH = 1 << 20
 
 
 def is_over_long(length: int, num_sentences: int) -> bool:
-    """Returns whether a document must be split because its part read so far is too long.
-
-    `length` is the number of characters of this part.
-    """
+    """Returns whether a document must be split because its part read so far is too long."""
     return length > MAX_DOCUMENT_LENGTH or num_sentences > MAX_DOCUMENT_SENTENCES
 
 

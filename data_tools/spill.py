@@ -37,10 +37,7 @@ _COUNTS = ("documents", "sentences", "text_bytes")
 
 
 def document_digest(text: bytes, random_seed: int) -> bytes:
-    """Returns a 16-byte hash of a document, given as UTF-8.
-
-    The hash determines the shard of the document, and its position in the shard.
-    """
+    """Returns a 16-byte hash of a document, given as UTF-8."""
     key = str(random_seed).encode()
     return hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=key).digest()
 

@@ -231,10 +231,6 @@ class Checkpoint:
         """Creates a network with the weights; implements `BertNetwork.from_pretrained`.
 
         `arguments` are those of the constructor, without the config.
-
-        Raises:
-            InputError: the weights do not match the network, the checkpoint was fine-tuned for
-                another task, or "num_labels" is not the number of labels of its classifier.
         """
         with self.open_weights() as stored:
             heads, num_labels = stored.heads, stored.num_labels

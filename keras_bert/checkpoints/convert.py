@@ -82,11 +82,11 @@ def convert(
     """Converts a checkpoint to a Hugging Face directory, which is written atomically.
 
     The weights are loaded into the smallest model class with the checkpoint's heads. Weights that
-    the checkpoint lacks are not written.
+    the checkpoint lacks are not written. An earlier model directory at `target` is replaced.
 
     Args:
         source: the path of a checkpoint of any format.
-        target: the directory to write; an earlier model directory is replaced.
+        target: the directory to write.
         heads: whether to keep the heads, or only the encoder.
         tokenizer: {setting of the tokenizer: value}; None keeps the setting of the source.
         change_vocab: makes the new vocabulary; None keeps the vocabulary.
@@ -96,10 +96,6 @@ def convert(
 
     Returns:
         The report of loading the source.
-
-    Raises:
-        InputError: the source cannot be opened or is inconsistent, a change is not possible, or the
-            target cannot be written or contains other files.
     """
     target = target.absolute()
     if source.absolute() == target:

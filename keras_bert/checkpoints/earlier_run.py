@@ -28,9 +28,6 @@ class EarlierRun:
         settings: the flags in run.json.
         results: the metrics in results.json; empty if the run is not finished.
         shown: up to three short training texts, each a list with one or two strings.
-
-    Raises:
-        InputError: a file cannot be read.
     """
 
     def __init__(self, path: Path):

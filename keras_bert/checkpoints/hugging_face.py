@@ -144,19 +144,14 @@ def save_model_directory(
 ) -> None:
     """Writes a model directory atomically; replaces an earlier one at the same path.
 
-    Args:
-        path: the directory; its parent is created if needed.
-        model: a network of `keras_bert.models`.
-        vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
-        tokenizer_settings: the settings of the tokenizer.
-        labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
-            LABEL_1, ...
-        problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
-            `multi_label_classification` or `regression`; or `reranking`.
-        extra: additional entries of config.json, {key: value}.
-        card: the model card (README.md) in Markdown; empty for none.
-        sentence_transformer: the settings for sentence-transformers, as from
-            `read_sentence_transformer`, if it can open the model.
+    Without `vocab`, the model has no tokenizer files.
+
+    `labels` are the names of a classifier's labels in the order of its logits; None means LABEL_0,
+    LABEL_1, ... `problem_type` is a classifier's loss, as named in transformers
+    (`single_label_classification`, `multi_label_classification` or `regression`), or `reranking`.
+    `extra` are additional entries of config.json, and `card` is the model card in Markdown.
+    `sentence_transformer` are settings as from `read_sentence_transformer`, if
+    sentence-transformers can open the model.
     """
     if vocab is not None:
         model.config.check_vocab_size(len(vocab), Path(path).absolute() / VOCAB)

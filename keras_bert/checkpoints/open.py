@@ -54,10 +54,6 @@ def open_checkpoint(
         do_lower_case: replaces the setting of the tokenizer; None to keep it.
         label_names: replace the names of the classifier's labels, in the order of the logits.
         hub_names: whether the path may also be NAME, if there is no such path.
-
-    Raises:
-        InputError: the path is not a checkpoint, the checkpoint is inconsistent, or another
-            argument does not match it.
     """
     path = local_model(path, hub_names)
     if (path / "run.json").is_file() and not _contains_weights(path):

@@ -138,7 +138,7 @@ class LoadReport(NamedTuple):
         loaded: paths of the loaded variables.
         new: paths of the variables that are not in the file and stay newly initialized.
         ignored: names in the file that are not in the model.
-        skipped: the number of optimizer slots and counters in the file.
+        skipped: as in `StoredWeights`.
     """
 
     source: str

@@ -30,13 +30,8 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
     """Rejects a batch whose activations in a single layer are larger than the available memory.
 
     The memory is that of the host for CPUs, and that of all accelerators for JAX. TensorFlow does
-    not know the size of an accelerator's memory, and reports when it is exhausted.
-
-    Args:
-        config: the model's config.
-        rows: the number of rows that are computed at once on this machine.
-        length: the number of tokens in a row.
-        flag: the flag or argument that sets the number of rows, for the message.
+    not know the size of an accelerator's memory, and reports when it is exhausted. `rows` of
+    `length` tokens are computed at once on this machine; `flag` sets their number, for the message.
     """
     available = _memory_for_batches()
     # In memory together: the attention's output [H], and the input [intermediate_size] and output

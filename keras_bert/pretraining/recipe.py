@@ -221,10 +221,7 @@ def bundled_recipes() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Returns the path of a recipe: an existing file, or a bundled recipe.
-
-    A bundled recipe is named NAME, NAME.toml or recipes/NAME.toml.
-    """
+    """Returns the path of a recipe: an existing file, or a bundled recipe."""
     path = Path(name)
     is_plain = path.parent.as_posix() in (".", "recipes")
     if is_plain and path.stem in bundled_recipes() and not path.is_file():

@@ -150,9 +150,6 @@ def check_phases(
     """Finds the inputs of each phase, and checks that they match the recipe and each other.
 
     The inputs of each phase are found as if it had no previous phase.
-
-    Raises:
-        InputError: the inputs of a phase are unusable, or do not match.
     """
     inputs: list[PretrainingInputs] = []
     for phase in phases:

@@ -150,11 +150,7 @@ class PretrainingSettings:
         return min(share, MAX_WARMUP_STEPS)
 
     def eval_examples(self, available: int, trained: int) -> int:
-        """Returns the number of examples per evaluation.
-
-        `available` is the number of records to evaluate on, and `trained` is the number of
-        training steps times the size of a full batch.
-        """
+        """Returns the number of examples per evaluation, after training on `trained` examples."""
         size = self.eval_batch_size
         batches = self.max_eval_steps
         if not (batches or self.eval_file):

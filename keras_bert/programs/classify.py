@@ -25,12 +25,6 @@ from keras_bert.programs.options import set_flag, values_of
 from keras_bert.programs.program import Program, answer_lines, reject_arguments
 from keras_bert.tasks.settings import ClassificationSettings, Distillation
 
-# For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.
-_FLAGS_OF_THE_RUN = (
-    "columns",
-    "problem_type",
-)
-
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a classifier and prints the final metrics."""
@@ -42,7 +36,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if not flags.task_name and (flags.train_file or flags.eval_file or flags.predict_file):
         set_flag(flags, "task_name", "custom")
     if flags.task_name.lower() == "custom":
-        fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
+        fine_tuning.use_flags_of_run(flags, "columns", "problem_type")
     if not flags.task_name:
         raise InputError(
             "--train_file is required, or for GLUE --task_name and --data_dir; the shortest "

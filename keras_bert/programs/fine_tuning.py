@@ -196,10 +196,7 @@ def reads_lines(flags: FlagValues) -> bool:
 
 
 def open_model(flags: FlagValues, task: str, **settings: Any) -> "Task":
-    """Opens the model of --init_checkpoint to answer lines of standard input.
-
-    `settings` are keyword arguments of `from_checkpoint` of the class of the task.
-    """
+    """Opens the model of --init_checkpoint to answer lines of standard input."""
     for name, declaration in declared(flags).items():
         is_about_text = declaration.group in ("data", "model") and name not in _LINE_FLAGS
         if flags[name].present and is_about_text:

@@ -23,10 +23,6 @@ from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.runs import RunOptions
 from keras_bert.tasks.settings import Distillation, NerSettings
 
-# --nodo_train reads these flags from the run of --init_checkpoint; not the tag scheme, which is
-# detected for each file.
-_FLAGS_OF_THE_RUN = ("columns",)
-
 # The names of the files in --data_dir.
 _FILES = {
     "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll", "train.jsonl"),
@@ -53,8 +49,9 @@ _FILES = {
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a tagger and prints the final metrics."""
     reject_arguments(arguments)
-    names = () if flags.tfds else _FLAGS_OF_THE_RUN
-    fine_tuning.use_flags_of_run(flags, "document_context", *names)
+    # Not the tag scheme of the run, which is detected for each file.
+    names = ("document_context",) if flags.tfds else ("document_context", "columns")
+    fine_tuning.use_flags_of_run(flags, *names)
     if flags.task_name and not flags.tfds:
         raise InputError(
             f"--task_name={flags.task_name} can only be used with --tfds; expected --tfds, or no "

@@ -45,7 +45,6 @@ _ERRORS = {"get": ["400", "403", "404", "503"]}
 _ERRORS["post"] = [*_ERRORS["get"], "408", "413", "415", "504"]
 
 Arrays = dict[str, np.ndarray]
-Signatures = Mapping[str, Mapping[str, Mapping[str, Sequence]]]
 
 
 class RestError(Exception):

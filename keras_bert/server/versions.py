@@ -46,11 +46,8 @@ _END_OF_PYTHON_TRACE = "<stack traces unavailable>\n"
 class Version:
     """A loaded version of a model; its warm-up requests have been run.
 
-    If the files are invalid, any exception may be raised.
-
-    Args:
-        folder: the version folder.
-        engine: the argument of `Engine`, as is `precision`.
+    If the files are invalid, any exception may be raised. `engine` and `precision` are arguments of
+    `Engine`.
 
     Attributes:
         export: the content of export.json.
@@ -168,10 +165,7 @@ class Versions:
     def _load_highest(
         self, folders: Mapping[int, Path], changing: set[int] = frozenset()
     ) -> dict[int, str]:
-        """Loads the highest version that can be loaded, unless it is served already.
-
-        Returns {number: message} of the versions that failed to load.
-        """
+        """Loads the highest version that can be loaded, if not served; returns {number: error}."""
         errors: dict[int, str] = {}
         for number in sorted(folders, reverse=True):
             files, before = self._files[number], self.current

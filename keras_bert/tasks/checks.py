@@ -150,19 +150,13 @@ def reject_dataset(name: str, value: Any) -> None:
 def split_examples(
     name: str, data: Any, targets: Any, text: str | tuple[str, ...], label: str | None
 ) -> tuple[Any, Any]:
-    """Splits a table or a tf.data.Dataset into its texts and its targets.
+    """Splits a table or a tf.data.Dataset into its texts and its targets; returns lists unchanged.
 
-    Args:
-        name: the name of the argument `data` in error messages.
-        data: a DataFrame of pandas, a Dataset of the package datasets, or a table of Arrow; or a
-            finite tf.data.Dataset, batched or not, whose elements are dicts of such columns,
-            (text, target), or texts. Others are returned unchanged.
-        targets: the targets of texts; None for a table.
-        text: the name of the column of texts, or for pairs a tuple of names.
-        label: the name of the column of targets; None without targets.
-
-    Returns:
-        The texts, a column or a tuple of columns, and the targets.
+    `data`, the argument `name`, is a DataFrame of pandas, a Dataset of the package datasets or a
+    table of Arrow; or a finite tf.data.Dataset, batched or not, whose elements are dicts of such
+    columns, (text, target), or texts. `targets` must be None for these. `text` is the name of the
+    column of texts, or for pairs a tuple of names, and `label` that of the targets; None without
+    targets.
     """
     if hasattr(data, "element_spec"):
         data = _elements(name, data)
@@ -319,14 +313,9 @@ def head_labels(
 ) -> tuple[list[str], bool]:
     """Returns the labels of a model's head, in the order of its logits.
 
-    Args:
-        checkpoint: the checkpoint, whose labels are the result if `names` is None.
-        names: the labels, or names that `labels_of` converts to the labels.
-        labels_of: the conversion, which is used for names that are not the labels of the head.
-
-    Returns:
-        The labels: without `names`, those of the checkpoint, or else LABEL_0, LABEL_1, ... as in
-        transformers, and [] without a head. And whether they have other names than LABEL_N.
+    `names` are the labels, or names that `labels_of` converts if they are not those of the head.
+    Without `names`, the labels are those of the checkpoint, or else LABEL_0, LABEL_1, ... as in
+    transformers, and [] without a head. Also returns whether they have other names than LABEL_N.
     """
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels or 0

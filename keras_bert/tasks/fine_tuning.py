@@ -97,23 +97,14 @@ def run_fine_tuning(
 ) -> dict[str, float]:
     """Fine-tunes a model, or resumes a run, and saves its files (docs/reference/outputs.md).
 
-    Args:
-        run: the settings, devices and directory of the run.
-        start: the initial checkpoint.
-        task: the task object, of which this function creates the model.
-        objective: the losses to minimize and the metrics to report during training.
-        train: the training set; None without training.
-        dev: {suffix of the names of metrics: development set}.
-        test: {name of the prediction files: test set}, which may also be development sets.
-        best: the metric whose highest value determines the best weights.
+    `task` is the task object, of which this function creates the model, from the checkpoint
+    `start`. `train` is None without training; `dev` are {suffix of the names of metrics:
+    development set} and `test` {name of the prediction files: test set}, which may also be
+    development sets. The highest value of the metric `best` determines the best weights.
 
     Returns:
         {name: value} as in results.json: the metrics, "step" (the number of steps trained),
         "best_step" (the step of the weights in model/), and the counts of examples with problems.
-
-    Raises:
-        InputError: the task, the checkpoint or the folder is not usable.
-        EndedEarly: the run received SIGTERM, or a worker was lost.
     """
     task.checkpoint = start
     teacher = open_checkpoint(run.distillation.teacher) if run.distillation else None

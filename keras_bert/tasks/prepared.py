@@ -34,11 +34,8 @@ _SHOWN, _SHOWN_CHARACTERS = 3, 200
 class Processor:
     """The preprocessing of strings and the decoding of model outputs for a task, in TensorFlow.
 
-    Attributes:
-        tokenizer: the tokenizer.
-        settings: the settings of the task.
-        per_token: whether the model's outputs have one row per token, [T, ...]; otherwise they have
-            one row per sequence, [n, ...].
+    With `per_token`, the model's outputs have one row per token, [T, ...]; otherwise they have one
+    row per sequence, [n, ...].
     """
 
     per_token: ClassVar[bool] = False

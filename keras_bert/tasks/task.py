@@ -285,11 +285,7 @@ class Task:
         dtype: str | None = None,
         **settings: Any,
     ) -> Self:
-        """Creates the object from an open checkpoint; the arguments are as for `from_pretrained`.
-
-        Raises:
-            InputError: the weights or the settings do not match the task.
-        """
+        """Creates the object from an open checkpoint, with the arguments of `from_pretrained`."""
         check_dtype(dtype)
         task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
         tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)
@@ -507,10 +503,7 @@ class Task:
         return with_strings(gathered(list(self._answers(columns, batch_size))))
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Runs the model over preprocessed texts, and returns {output: array}.
-
-        Tasks that keep only some of the outputs override it.
-        """
+        """Runs the model over preprocessed texts, and returns {output: array}."""
         return self._runner.run(prepared.examples, batch_size, self.processor.per_token)
 
     def _decoded(

@@ -181,12 +181,8 @@ class ArraySteps:
 
     For one short text, TensorFlow's calls would take half as much time as the network. The ids of
     words between spaces are in a dict, and TensorFlow tokenizes only new words. Several threads may
-    call it.
-
-    Args:
-        processor: its `decode` has the argument `ops`; its tokenizer is not used.
-        tokenize: the function `ServedTask.tokenize` of the SavedModel.
-        info: the content of export.json.
+    call it. `decode` of the processor has the argument `ops`; its tokenizer is not used. `tokenize`
+    is the function `ServedTask.tokenize` of the SavedModel, and `info` the content of export.json.
     """
 
     def __init__(

@@ -187,10 +187,7 @@ def _sum_of_firsts(
 
 
 def gather(strategy: tf.distribute.Strategy, value: object) -> list:
-    """Returns the `value` of every worker, a JSON value, as a list in the order of the workers.
-
-    All workers must call this function.
-    """
+    """Returns the JSON value of every worker, in the order of the workers; all must call it."""
     index, workers = share_of(strategy)
     if workers == 1:
         return [value]

@@ -142,10 +142,7 @@ def _predict_on_replicas(
 def compiled_with_jax(
     model: keras.Model, function: Callable[[Batch], Any], jit_compile: bool = True
 ) -> Callable[[Batch], Any]:
-    """Compiles a function of a batch that uses the model; each call reads the current weights.
-
-    Without `jit_compile`, the function runs eagerly.
-    """
+    """Compiles a function of a batch that uses the model; each call reads the current weights."""
     import jax  # An optional package.
 
     from keras_bert.training.jax_attention import fused_attention

@@ -380,22 +380,12 @@ def _run(
     columns: int,
     interpret: bool,
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    """Computes all tokens with one kernel.
+    """Computes all tokens with one kernel: the results [B, S, H], and the sums, float32 [H].
 
-    Args:
-        compute: a function of the factors of dropout for R tokens, their tiles of each of `rows`,
-            and the tiles of each of `weights`. It returns the tiles of each result and of each sum.
-        rows: [B, S, H] each.
-        weights: float32 [H] each.
-        keys: [B] int32, the keys of dropout.
-        dtypes: the dtypes of the results.
-        num_sums: the number of sums over all tokens.
-        rate: the dropout rate.
-        columns: the number of values of a token that a program computes.
-        interpret: whether to interpret the kernel.
-
-    Returns:
-        The results [B, S, H], and the sums, float32 [H].
+    `compute` is a function of the factors of dropout for R tokens, their tiles of each of `rows`,
+    [B, S, H], and the tiles of each of `weights`, float32 [H]. It returns the tiles of each result,
+    which have the `dtypes`, and of each of the `num_sums` sums over all tokens. `keys`, [B] int32,
+    are those of dropout. A program computes a number of `columns` of a token.
     """
     batch, length, size = rows[0].shape
     tokens, group = batch * length, _TOKENS  # `group` is the number of tokens of a program.

@@ -64,12 +64,8 @@ _CHUNK = 128  # The rows of an embedding gradient that one product adds.
 class JaxDevices:
     """The part of `tf.distribute.Strategy` that training and prediction use, for JAX.
 
-    Batches are split into `num_replicas_in_sync` shares.
-
-    Args:
-        devices: device names, as returned by `keras.distribution.list_devices`.
-        model_parallel: the number of devices in each group that shards the vocabulary; must divide
-            the number of devices.
+    Batches are split into `num_replicas_in_sync` shares. Each group of `model_parallel` devices,
+    which must divide their number, shards the vocabulary.
     """
 
     def __init__(self, devices: Sequence[str], model_parallel: int = 1):

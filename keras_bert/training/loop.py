@@ -108,10 +108,7 @@ class BestWeights(NamedTuple):
             self.save(step)
 
     def has_stopped(self, evaluations: Evaluations) -> bool:
-        """Returns whether the last `patience` evaluations are not better than all earlier ones.
-
-        The result is False if `patience` is 0, or if there are no evaluations.
-        """
+        """Returns whether the last `patience` evaluations are not better than all earlier ones."""
         if not self.patience or not evaluations:
             return False
         ranks = [self._rank(evaluation) for evaluation in evaluations]
@@ -135,14 +132,10 @@ def take_steps(
 ) -> Iterator[tuple[StepMetrics, bool]]:
     """Yields the metrics of each call of `train_steps`, and whether the next call is running.
 
-    Args:
-        train_steps: the function that `make_train_steps` has built.
-        batches: the distributed dataset of the batches after `step` steps; infinite.
-        step: the number of completed steps.
-        steps_of_call: returns the number of steps to take without a return to Python.
-        starts_ahead: returns whether the next call starts before the metrics of the current one
-            are known, so that the device has work while this process reports them.
-            Both functions take the number of steps that have been started.
+    `batches` are the infinite batches after `step` steps. `steps_of_call` returns the number of
+    steps to take without a return to Python. `starts_ahead` returns whether the next call starts
+    before the metrics of the current one are known, so that the device has work while this process
+    reports them. Both functions take the number of steps that have been started.
     """
     iterator, started = iter(batches), step
 
@@ -352,17 +345,10 @@ def train_with_callbacks(
 ) -> None:
     """Trains for `fit` on one device, and calls Keras callbacks as `keras.Model.fit` does.
 
-    Args:
-        train_steps: the function that `make_train_steps` has built.
-        batches: the distributed dataset of the batches; infinite.
-        objective: the losses and metrics.
-        epoch_steps: the number of steps in an epoch.
-        evaluate: returns {metric: value} after each epoch, which the callbacks get as `val_METRIC`;
-            None to never evaluate.
-        callbacks: the callbacks with their model, whose `stop_training` ends the training, and
-            their parameters, which have the number of epochs.
-        best: saves the best weights; None not to save them.
-        during_first_step: reports the compilation; None to report nothing.
+    `batches` are infinite. `evaluate` returns {metric: value} after each epoch, which the callbacks
+    get as `val_METRIC`; None to never evaluate. `callbacks` have their model, whose `stop_training`
+    ends the training, and the number of epochs. `best` saves the best weights, and
+    `during_first_step` reports the compilation; None for neither.
     """
     model, logs = callbacks.model, {}
     evaluations: list[Mapping[str, float]] = []
@@ -565,10 +551,7 @@ def check_same_start(
 def stop_if_not_finite(
     metrics: StepMetrics, step: int, objective: Objective, writer: CheckpointWriter | None = None
 ) -> None:
-    """Raises an InputError if a loss or gradient of the steps after `step` is not finite.
-
-    `writer` writes the checkpoints of a run; None for `fit`, which has none.
-    """
+    """Raises an InputError if a loss or gradient of the steps after `step` is not finite."""
     norm_is_finite = np.isfinite(metrics.gradient_norm)
     # With loss scaling, a step whose gradient is not finite is skipped and the scale is halved. At
     # a scale of 1, halving does not help, so the run stops.

@@ -65,10 +65,7 @@ def checked_memory(
     length: int,
     rows_per_example: int = 1,
 ) -> Iterator[None]:
-    """Checks that a worker's micro-batch fits in memory, and explains memory errors of the block.
-
-    The arguments are those of `check_train_batch_fits`.
-    """
+    """Checks that a worker's micro-batch fits in memory; explains memory errors of the block."""
     rows = check_train_batch_fits(settings, workers, config, length, rows_per_example)
     try:
         yield

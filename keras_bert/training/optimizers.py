@@ -183,11 +183,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def sharing_traces(self, trace_once: Callable[[Direction], Direction]) -> Iterator[None]:
         """Lets the variables of one shape share the trace of their update during the block.
 
-        Otherwise, a compiler traces the operations of `update_step` for each variable.
-
-        Args:
-            trace_once: takes a pure function of tensors and variables, and returns a function with
-                the same results that is traced only once for each shape.
+        Otherwise, a compiler traces the operations of `update_step` for each variable. `trace_once`
+        takes a pure function of tensors and variables, and returns one with the same results that
+        is traced only once for each shape.
         """
         self._shared = {
             decays: trace_once(functools.partial(self._direction_of, decays))
@@ -391,10 +389,7 @@ class LossScale:
         self._good_steps = optimizer.add_variable((), dtype="int32", name="good_steps")
 
     def update(self, is_finite: Any) -> None:
-        """Updates the scale after a step.
-
-        `is_finite`, a bool scalar, is whether all gradients of the global batch were finite.
-        """
+        """Updates the scale; `is_finite`, a bool scalar, is whether all gradients were finite."""
         good_steps = ops.where(is_finite, self._good_steps + 1, 0)
         grows = good_steps >= self.growth_steps
         scale = ops.convert_to_tensor(self.scale)

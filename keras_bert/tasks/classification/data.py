@@ -61,7 +61,7 @@ class ClassifierSettings:
     Attributes:
         labels: the names of the C classes in the order of the logits; empty for regression and
             reranking.
-        problem_type: `single_label`, `multi_label`, `regression` or `reranking`.
+        problem_type: one of PROBLEM_TYPES.
         max_seq_length: maximum number of tokens, including [CLS] and [SEP]; for longer texts, see
             `long_text`.
         pair: whether the model was trained on pairs, and its exports take two texts; None if that

@@ -54,11 +54,9 @@ class EmbeddingLoss:
     def total(self, vectors: Any, scores: Any, ids: Any, weights: Any) -> Any:
         """Computes the numerator of the loss; the denominator is `weight`.
 
-        Args:
-            vectors: float [R, H]; the k texts of an example are consecutive rows.
-            scores: float [R], the score of the row's example; 0 without scores.
-            ids: int [R], a number for each text; the same for equal texts.
-            weights: float [R], 1 for texts of examples and 0 for rows that fill the batch.
+        The k texts of an example are consecutive rows of `vectors`, float [R, H]. `scores`, float
+        [R], are those of the row's example, or 0. `ids`, int [R], are equal for equal texts.
+        `weights`, float [R], are 1 for texts of examples and 0 for rows that fill the batch.
         """
         scores, ids, weights = (
             ops.reshape(values, [-1, self.columns]) for values in (scores, ids, weights)

@@ -68,11 +68,9 @@ def score_embeddings(
 ) -> dict[str, float]:
     """Scores the vectors of the texts of n pairs, or of queries and documents.
 
-    Args:
-        items: the pairs, or the retrieval data.
-        vectors: float [2 · n, H], where the two texts of a pair are consecutive rows; or the
-            vectors of `RetrievalData.columns`, first those of the queries.
-        sizes: the sizes of truncated vectors to score too, as `spearman_64`.
+    `vectors` are float [2 · n, H], where the two texts of a pair are consecutive rows; or those of
+    `RetrievalData.columns`, first of the queries. `sizes` are sizes of truncated vectors to score
+    too.
 
     Returns:
         "spearman" and "pearson" for scored pairs; "recall_at_1", "recall_at_5" and "recall_at_10"

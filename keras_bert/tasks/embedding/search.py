@@ -99,12 +99,9 @@ def _merge(
 ) -> None:
     """Replaces the k highest scores, and their indices, by those among them and further cosines.
 
-    Args:
-        scores: float32 [q, k], highest first; changed.
-        indices: int64 [q, k]; changed.
-        cosines: float32 [q, n].
-        flags: which cosines are higher than the lowest score of their row, bool [q, n]; changed.
-        start: the index of the first of the n vectors, higher than the earlier indices.
+    Changes `scores`, float32 [q, k], highest first, and `indices`, int64 [q, k]. `cosines` are
+    float32 [q, n]; `flags`, bool [q, n], which are higher than the lowest score of their row, also
+    changes. `start` is the index of the first of the n vectors, higher than the earlier indices.
     """
     num_rows, count = scores.shape
     if np.count_nonzero(flags) > 4 * scores.size:  # As in the first block.

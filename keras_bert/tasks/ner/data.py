@@ -95,14 +95,11 @@ class Sentence(NamedTuple):
 
 
 class TaggedSentences:
-    """The sentences of a file or dataset, with tags in IOB2.
+    """The sentences of a file or dataset `source`, with tags in IOB2.
 
-    Args:
-        source: the name of the file or dataset in error messages.
-        sentences: the sentences.
-        counts: the numbers of entities that do not fit the words of their texts, {name of PROBLEMS:
-            number}.
-        has_context: whether the input of a sentence includes its neighbors in the document.
+    `counts` are the numbers of entities that do not fit the words of their texts, {name of
+    PROBLEMS: number}. With `has_context`, the input of a sentence includes its neighbors in the
+    document.
     """
 
     def __init__(

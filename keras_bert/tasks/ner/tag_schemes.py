@@ -138,14 +138,10 @@ def check_tags(
 ) -> tuple[list[list[str]], str, int]:
     """Detects the tag scheme of some sentences, and counts the tags that violate it.
 
-    Types without a prefix are the scheme IO, if no tag has a prefix.
-
-    Args:
-        tags: the tags of each sentence.
-        where: a function (sentence, word) -> the place of a tag, for error messages.
-        scheme: one of `SCHEMES`; if empty, of the schemes that have the prefixes of all tags, the
-            first one that the fewest tags violate.
-        types: known entity types, which are tags of the scheme IO even if no word has the tag O.
+    Types without a prefix are the scheme IO, if no tag has a prefix. `where` maps (sentence, word)
+    to the place of a tag, for error messages. `scheme` is one of `SCHEMES`; if empty, of the
+    schemes that have the prefixes of all tags, the first one that the fewest tags violate. `types`
+    are known entity types, which are tags of the scheme IO even if no word has the tag O.
 
     Returns:
         The tags of each sentence in IOB2, by the rules of conlleval; the scheme; and the number of
