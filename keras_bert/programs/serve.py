@@ -44,7 +44,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if any(_is_bfloat16(numbered[max(numbered)]) for numbered in versions):
         os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.server.lifecycle import serve
+    from keras_bert.server.app import serve
     from keras_bert.server.versions import Versions
 
     hosts = tuple(name.lower() for name in [flags.host, *flags.allowed_hosts])

@@ -1,4 +1,4 @@
-"""Answers HTTP requests as TensorFlow Serving does, and serves the demo page.
+"""Answers HTTP requests as TensorFlow Serving does, serves the demo page, and starts the server.
 
 TensorFlow Serving's routes are POST /v1/models/NAME[/versions/V]:predict and GET
 /v1/models/NAME[/versions/V][/metadata]. GET /v1/models and POST /v1/embeddings are OpenAI's, POST
@@ -8,10 +8,16 @@ Cohere's. The other routes are GET /, /export.json, /openapi.json, /healthz and 
 
 import asyncio
 import contextlib
+import gc
 import hmac
 import ipaddress
 import itertools
+import logging as std_logging
+import os
 import re
+import resource
+import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -26,14 +32,14 @@ from absl import logging
 from aiohttp import ClientPayloadError, web
 from yarl import URL
 
-from keras_bert.errors import shorten
+from keras_bert.errors import InputError, shorten
 from keras_bert.server import protocol
 from keras_bert.server.api_formats import FORMATS, encode_error, supporting_models
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.server.protocol import Call, RestError
 from keras_bert.server.settings import Settings
-from keras_bert.server.versions import Version, Versions
+from keras_bert.server.versions import Version, Versions, collect_garbage, poll_versions
 
 _MAX_INLINE_BYTES = 1 << 14  # maximum size of JSON that the event loop itself handles
 _JSON_THREADS = 2
@@ -480,3 +486,87 @@ def _is_allowed(header: str, allowed_hosts: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+# --- the server ---
+
+_BACKLOG = 1024
+_ACCEPTS = 4  # connections that are accepted before the event loop closes others to make room
+_RESERVED_FILES = 24  # for these connections, loading versions, and temporary use
+# Seconds after which a thread that converts JSON lets the event loop run. With Python's default of
+# 0.005, a short request can take 0.1 seconds while such a thread runs.
+_SWITCH_INTERVAL = 0.0005
+# Python's default of 700 would start many collections while a large body is parsed.
+_OBJECTS_PER_COLLECTION = 100_000
+_LINGER = 2.0  # seconds to read the rest of a rejected body
+_SETTLE = 0.1  # seconds to read requests that have already arrived
+
+
+async def serve(
+    settings: Settings,
+    bound: socket.socket,
+    models: Mapping[str, Versions],
+    ready: Callable[[Callable[[], None]], None],
+) -> None:
+    """Serves on a bound socket until it is stopped; then answers the open requests and returns.
+
+    `models` has the versions of each model by its name; they must have loaded one. When the server
+    listens, `ready` is called with a function that stops the server.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    collect_garbage()
+    # Each connection is an open file.
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    free_files = most_files - len(os.listdir("/proc/self/fd")) - _RESERVED_FILES
+    limit = min(settings.max_in_flight, max(free_files, _ACCEPTS))
+    # aiohttp would log a traceback for each request that is not valid HTTP.
+    std_logging.getLogger("aiohttp.server").setLevel(std_logging.CRITICAL)
+    metrics = Metrics()
+    app = App(settings, models, metrics)
+    runner = web.AppRunner(
+        app.application(),
+        access_log=None,
+        handler_cancellation=True,  # A request ends when its client disconnects.
+        # Also the time within which a new connection must send its first request's headers.
+        keepalive_timeout=settings.request_timeout_s,
+        lingering_time=_LINGER,
+        shutdown_timeout=settings.drain_timeout_s,
+    )
+    await runner.setup()
+
+    def accept() -> asyncio.Protocol:
+        """Creates the handler of a connection; above the limit, closes the oldest idle one."""
+        connections = [each for each in runner.server.connections if each.transport]
+        idle = [each for each in connections if each not in app.busy]
+        if len(connections) >= limit and idle:
+            idle[0].force_close()
+        return runner.server()
+
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(accept, sock=bound, backlog=_ACCEPTS)
+        bound.listen(_BACKLOG)  # The operating system's queue may be longer.
+    except OSError as error:  # Another server that was started at the same time listens.
+        raise InputError(f"cannot listen on the port: {error.strerror}") from None
+    stop_requested = asyncio.Event()
+    background = [
+        loop.create_task(poll_versions(models.values(), settings.poll_interval_s)),
+        loop.create_task(metrics.observe_loop_lag()),
+    ]
+    ready(stop_requested.set)
+    await stop_requested.wait()
+    app.draining = True
+    for task in background:
+        task.cancel()
+    server.close()
+    await asyncio.sleep(_SETTLE)
+    if app.busy:
+        logging.info(
+            "Shutting down; waiting up to %g seconds for %d requests in flight",
+            settings.drain_timeout_s,
+            len(app.busy),
+        )
+    await runner.cleanup()  # Closes idle connections, and the others after their response.
+    app.close()

@@ -5,9 +5,11 @@ version is reloaded in the same way if its files change, and stays loaded if it 
 version that fails to load is skipped until its files change.
 """
 
+import asyncio
 import functools
+import gc
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,6 @@ class Version:
         signatures: {signature: {"inputs": {name: [dtype, shape]}, "outputs": ...}}; also of the
             function TOKENIZE, which older exports do not have.
         signature_def: the signatures in the format of TensorFlow Serving's metadata.
-        engine: the engine that runs the signatures.
     """
 
     def __init__(self, folder: Path, engine: str = "", precision: str = ""):
@@ -200,3 +201,29 @@ class Versions:
     def _log(self, errors: Mapping[int, str]) -> None:
         for number, message in errors.items():
             logging.error("Cannot load version %d of %s: %s", number, self.folder, message)
+
+
+async def poll_versions(models: Iterable[Versions], seconds: float) -> None:
+    """Loads new versions of all models, for which it looks at a fixed period, until cancelled."""
+    while True:
+        await asyncio.sleep(seconds)
+        for versions in models:
+            try:
+                if await asyncio.to_thread(versions.refresh):
+                    await asyncio.sleep(seconds)
+                    collect_garbage()  # Frees the old version after its last requests.
+            except OSError as error:
+                # The folder may be unavailable for a while.
+                logging.warning("Cannot check for new versions: %s", error)
+            except Exception:  # Serving continues after any error.
+                logging.exception("Cannot check for new versions")
+
+
+def collect_garbage() -> None:
+    """Frees unused objects, and exempts the others from later collections.
+
+    A collection that visits all objects of TensorFlow stops the event loop for a second.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

@@ -156,7 +156,7 @@ class Server(NamedTuple):
 @pytest.fixture(scope="session")
 def serve_here():
     """Returns a function that serves a `FakeVersion`, or several by name, from a thread."""
-    from keras_bert.server.lifecycle import serve
+    from keras_bert.server.app import serve
     from keras_bert.server.settings import Settings
 
     stops, threads = [], []

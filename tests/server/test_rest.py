@@ -12,7 +12,7 @@ import requests
 from keras_bert.errors import InputError
 from keras_bert.programs import serve
 from keras_bert.programs.program import call
-from keras_bert.server import lifecycle
+from keras_bert.server import app
 from keras_bert.server.settings import Settings
 from tests.server.conftest import FakeVersion
 
@@ -260,7 +260,7 @@ def test_port_of_a_server_that_started_at_the_same_time_is_rejected():
     with serve.bind("127.0.0.1", 0) as first, serve.bind(*first.getsockname()) as second:
         first.listen()
         with pytest.raises(InputError, match="cannot listen on the port: Address already in"):
-            asyncio.run(lifecycle.serve(Settings(), second, {"model": FakeVersion()}, None))
+            asyncio.run(app.serve(Settings(), second, {"model": FakeVersion()}, None))
 
 
 def test_example_client_prints_outputs_and_errors(root, server, capsys):
