@@ -2,16 +2,17 @@
 
     .venv/bin/python benchmarks/size.py
 
-A file that only one other file imports could be a section of that file. `__init__` files count as
-files, and their imports do not count as uses. Markdown counts files under version control, without
-generated pages. `--list` prints the single-use files with their
-lines.
+A file that only one other file imports, also within a function, could be a section of that file.
+Neither the imports of `__init__` files nor the files at the top level count as uses, except in the
+number in brackets. Markdown counts files under version control, without generated pages. `--list`
+prints the single-use files with their lines.
 """
 
 import argparse
 import ast
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -37,17 +38,19 @@ def main() -> None:
     print(f"dataclasses: {count_classes(trees.values(), is_dataclass)}")
     print(f"Protocols: {count_classes(trees.values(), is_protocol)}")
     print(f"flags over all programs, with aliases: {num_flags()}")
-    imports = {path: imported_files(path, tree) for path, tree in trees.items()}
     users = defaultdict(set)
-    for path, files in imports.items():
-        for file in files - {path} if path.name != "__init__.py" else ():
+    for path in [*trees, *ROOT.glob("*.py")]:
+        for file in imported_files(ast.walk(ast.parse(path.read_text()))) - {path}:
             users[file].add(path)
-    single = sorted(path for path in trees if len(users[path]) == 1)
-    print(f"files that one other file imports: {len(single)}")
+    uses = {path: {user for user in users[path] if is_use(user)} for path in trees}
+    single = sorted(path for path in trees if len(uses[path]) == 1)
+    of_all = sum(len(users[path]) == 1 for path in trees)
+    print(f"files that one other file imports: {len(single)} ({of_all})")
     if arguments.list:
         for path in single:
-            user = next(iter(users[path])).relative_to(ROOT)
+            user = next(iter(uses[path])).relative_to(ROOT)
             print(f"  {num_lines(path):4} {path.relative_to(ROOT)} <- {user}")
+    imports = {path: imported_files(module_statements(tree)) for path, tree in trees.items()}
     for circle in circles(imports):
         print("import circle:", " ".join(str(path.relative_to(ROOT)) for path in circle))
 
@@ -89,10 +92,15 @@ def is_protocol(node: ast.ClassDef) -> bool:
     return any("Protocol" in ast.unparse(base) for base in node.bases)
 
 
-def imported_files(path: Path, tree: ast.Module) -> set[Path]:
-    """Returns the files of the product that a file imports when it is imported itself."""
+def is_use(path: Path) -> bool:
+    """Returns whether a file is one of the product that does more than offer names of others."""
+    return path.name != "__init__.py" and path.parent != ROOT
+
+
+def imported_files(nodes: Iterable[ast.AST]) -> set[Path]:
+    """Returns the files of the product that statements import."""
     files = set()
-    for node in module_statements(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
