@@ -181,11 +181,7 @@ def read_documents(path: str, reading: Reading, odd: OddInput) -> Iterator[list[
     """Yields the documents of one file, each a list of sentences.
 
     After the last document, the counts of empty, malformed or too long input in the file are added
-    to `odd`.
-
-    Raises:
-        InputError: if the file cannot be read, is a broken archive or UTF-16, or has too many
-            undecodable or malformed lines. Some documents may have been yielded before.
+    to `odd`. Some documents may have been yielded before an error in the file is raised.
     """
     for text in read_texts(path, reading, odd):
         yield text.split("\n")

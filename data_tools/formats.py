@@ -308,7 +308,7 @@ def table_texts(
 ) -> Iterator[str]:
     """Yields the text in each row of a column as a document; line breaks in it end paragraphs.
 
-    The text of a null is empty. `form` is `columnar_files.PARQUET` or `columnar_files.ARROW`.
+    The text of a null is empty.
     """
     if is_archive(rows.path):
         raise InputError(
@@ -368,7 +368,7 @@ def file_texts(characters: Units, file: BinaryIO, form: str, language: str) -> I
     """Yields the text of a file as a document (several if it is over-long or of several books).
 
     Headings, list items and table cells are paragraphs. Scripts, styles, navigation, forms, code
-    blocks of Markdown and footnotes of Word are skipped. `form` is one of FILE_FORMATS.
+    blocks of Markdown and footnotes of Word are skipped.
     """
     content = bytearray()
     for block in read_blocks(characters.path, file):

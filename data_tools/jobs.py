@@ -210,11 +210,8 @@ _DASK_TIMEOUT_SECONDS = 10
 def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
     """Connects to the scheduler of a Dask cluster; provides its executor and number of threads.
 
-    If a worker dies during a job, Dask repeats the job on another worker.
-
-    Raises:
-        InputError: if Dask is not installed, the scheduler cannot be reached or has no workers, or
-            the connection is lost or too many workers die during the block.
+    If a worker dies during a job, Dask repeats the job on another worker; if too many die, the
+    block raises an `InputError`.
     """
     flag = f"--dask_scheduler={address}"
     try:

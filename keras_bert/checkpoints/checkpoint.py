@@ -47,7 +47,6 @@ class Checkpoint:
         kind: the name of the format in log messages, such as "a KerasHub preset".
         vocab: the V tokens in the order of their ids; None if there is no vocabulary, or if the
             tokenizer is not supported.
-        tokenizer_settings: the settings of the tokenizer.
         settings: the content of Hugging Face's config.json, or its equivalent in other formats.
         open_weights: opens the weights for reading.
         tokenizer_mismatch: one line with the file, key and value of the first unsupported tokenizer

@@ -23,21 +23,14 @@ import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import UNTRAINED, Checkpoint
-from keras_bert.checkpoints.hugging_face import (
-    check_replaceable,
-    label_settings,
-    model_directory,
-)
+from keras_bert.checkpoints.hugging_face import check_replaceable, label_settings, model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.errors import InputError
 from keras_bert.models import NETWORKS, BertEncoder
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.vocabulary import (
-    SPECIAL_TOKENS,
-    first_difference,
-)
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, first_difference
 
 _POSITIONS = "encoder/embeddings/position_embeddings"
 # Entries of config.json that are not copied from the source.
@@ -57,7 +50,6 @@ class ChangedVocab(NamedTuple):
         tokens: the V' tokens in the order of their ids.
         sources: for each token, the ids in the old vocabulary whose rows are averaged; an id alone
             is a row that does not change.
-        settings: the new settings of the tokenizer.
     """
 
     tokens: list[str]

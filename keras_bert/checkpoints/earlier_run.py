@@ -24,7 +24,6 @@ class EarlierRun:
         path: the folder OUT of a run, OUT/model, OUT/best, or another model.
 
     Attributes:
-        folder: the folder of the run.
         settings: the flags in run.json.
         results: the metrics in results.json; empty if the run is not finished.
         shown: up to three short training texts, each a list with one or two strings.

@@ -175,10 +175,7 @@ def save_model_directory(
 def label_settings(
     labels: Sequence[str] | None, num_labels: int | None, problem_type: str | None
 ) -> dict[str, Any]:
-    """Returns the entries of config.json for a classifier's labels; `num_labels` is None without.
-
-    The other arguments are those of `save_model_directory`.
-    """
+    """Returns config.json's entries for a classifier's labels; `num_labels` is None without one."""
     settings: dict[str, Any] = {}
     if num_labels is not None:
         names = labels or [f"LABEL_{index}" for index in range(num_labels)]

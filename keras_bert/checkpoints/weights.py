@@ -182,12 +182,8 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
     """Loads the weights of an open file into a model; changes nothing if there is a mismatch.
 
     The file must contain all weights of the encoder, and no other encoder weights. If it lacks the
-    pooler or a head completely, that part stays newly initialized.
-
-    Raises:
-        InputError: weights are missing, have another shape, or are not in the model's encoder (all
-            of these are listed); or a weight is not a float, or contains inf or NaN (the first one
-            is reported).
+    pooler or a head completely, that part stays newly initialized. The error lists all weights that
+    are missing, of another shape or not in the encoder.
     """
     names = {variable.path: stored.name(variable.path) for variable in model.weights}
     new = [path for path, name in names.items() if name not in stored.shapes]

@@ -217,10 +217,7 @@ class SelfAttention(AttendingLayer):
 def residual_norm(
     product: Any, x: Any, weights: BiasAndNorm, drop_key: Any, *, rate: float, epsilon: float
 ) -> Any:
-    """Computes LN(x + dropout(product + bias)) in float32; returns [B, S, H] in the dtype of x.
-
-    `drop_key` is [B] int32 from `Dropout.key`, or None for no dropout.
-    """
+    """Computes LN(x + dropout(product + bias)) in float32; returns [B, S, H] in the dtype of x."""
     y = drop(with_bias(product, weights.bias), drop_key, rate)
     residual = ops.cast(x, "float32") + y
     return ops.cast(layer_norm(residual, weights.gamma, weights.beta, epsilon), x.dtype)
@@ -228,10 +225,7 @@ def residual_norm(
 
 @chain
 def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], Any]) -> Any:
-    """Computes act(product + bias) in float32; returns it in the dtype of `product`.
-
-    `bias` is None if `product` contains it.
-    """
+    """Computes act(product + bias) in float32; returns it in the dtype of `product`."""
     return ops.cast(activation(with_bias(product, bias)), product.dtype)
 
 

@@ -29,10 +29,7 @@ from keras_bert.models.layers import (
 def activation_norm(
     product: Any, weights: BiasAndNorm, *, activation: Callable[[Any], Any], epsilon: float
 ) -> Any:
-    """Computes LN(act(product + bias)) in float32; returns [..., H] in the dtype of `product`.
-
-    `activation` is an element-wise function.
-    """
+    """Computes LN(act(product + bias)) in float32; returns [..., H] in the dtype of `product`."""
     x = activation(with_bias(product, weights.bias))
     return ops.cast(layer_norm(x, weights.gamma, weights.beta, epsilon), product.dtype)
 

@@ -387,10 +387,7 @@ def sum_norm(
     epsilon: float,
     dtype: str,
 ) -> Any:
-    """Computes dropout(LN(words + positions + segments)) in float32; returns [B, S, H] in `dtype`.
-
-    `drop_key` is [B] int32 from `Dropout.key`, or None for no dropout.
-    """
+    """Computes dropout(LN(words + positions + segments)) in float32: [B, S, H] in `dtype`."""
     words, positions, segment_table, segment_ids = summands
     # A product with one-hot rows has a matrix product as its gradient. The gradient of a gather
     # would add B·S rows, one after the other, to the two rows of the table.

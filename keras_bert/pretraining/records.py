@@ -421,8 +421,6 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """Creates the batches of one pass over the records, in the order of the files.
 
-    `data`, `vocab_size`, `left_to_right` and `share` are those of `training_batches`.
-
     Each worker creates its own rows of a batch. The last batch is padded with records of weight 0.
     The masked tokens of records without masks are the same in every evaluation with the same
     `batch_size`. If `max_batches` is 0, all records are used.

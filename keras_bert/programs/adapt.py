@@ -268,10 +268,6 @@ def run_stages(
 
     The files of a stage appear when they are complete, or the stage resumes them itself. Therefore,
     a stage whose files exist is skipped.
-
-    Raises:
-        InputError: the documents cannot be read or are too few, or a stage fails.
-        EndedEarly: the training was stopped.
     """
     from data_tools.create_pretraining_data import create_pretraining_data
     from keras_bert.checkpoints.convert import convert, follow_extension

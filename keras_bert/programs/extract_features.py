@@ -19,14 +19,7 @@ from typing import ClassVar
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.options import (
-    ANY_MODEL,
-    MAX_BATCH_SIZE,
-    MAX_SEQ_LENGTH,
-    advanced,
-    option,
-    same_as,
-)
+from keras_bert.options import ANY_MODEL, MAX_BATCH_SIZE, MAX_SEQ_LENGTH, advanced, option, same_as
 from keras_bert.programs.options import integers
 from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
 from keras_bert.startup import start_tensorflow

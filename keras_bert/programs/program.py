@@ -62,7 +62,6 @@ class Program:
     """A command-line program, `keras-bert NAME`.
 
     Attributes:
-        name: NAME.
         description: the text that --help prints above the flags, with commands that start with
             `keras-bert`.
         settings: the dataclasses that declare the options (`keras_bert.options`).

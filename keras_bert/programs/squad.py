@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from absl.flags import FlagValues
 
-from keras_bert.options import from_values
+from keras_bert.options import from_values, options_of
 from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import set_flag, values_of
 from keras_bert.programs.program import Program, reject_arguments
@@ -20,21 +20,11 @@ from keras_bert.programs.runs import RunOptions
 from keras_bert.tasks.question_answering.data import AnswerSettings, SquadSettings, check_doc_stride
 from keras_bert.tasks.settings import Distillation
 
-# --nodo_train reads these flags from the run of --init_checkpoint.
-_FLAGS_OF_THE_RUN = (
-    "version_2_with_negative",
-    "null_score_diff_threshold",
-    "max_query_length",
-    "doc_stride",
-    "n_best_size",
-    "max_answer_length",
-)
-
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a span labeler and prints the final metrics."""
     reject_arguments(arguments)
-    earlier = fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
+    earlier = fine_tuning.use_flags_of_run(flags, *options_of(AnswerSettings))
     if not flags.tfds:
         version = "v2.0" if flags.version_2_with_negative else "v1.1"
         files = {"train_file": [f"train-{version}.json"], "eval_file": [f"dev-{version}.json"]}

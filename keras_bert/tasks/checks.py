@@ -184,8 +184,7 @@ def check_validation_data(
 ) -> tuple[Any, Any]:
     """Returns the two arguments of `fit` in `validation_data`: a tuple of both, or a table.
 
-    `expected` describes the tuple in the error message, such as "a tuple (texts, labels)". `text`
-    and `label` are as for `split_examples`.
+    `expected` describes the tuple in the error message, such as "a tuple (texts, labels)".
     """
     if is_table(value):
         return split_examples("validation_data", value, None, text, label)

@@ -163,7 +163,6 @@ class Batcher:
 
     Args:
         batch_size: number of examples per batch, over all devices; of texts, not of groups.
-        pad_token_id: the id of padding tokens.
         max_seq_length: the largest length of a batch, in tokens; no example may be longer.
         seed: seed for the order of every epoch and the dropout masks of every example.
         length_pool: number of training batches whose examples are sorted together (`epoch_plan`).

@@ -41,12 +41,7 @@ from keras_bert.tasks.examples import (
     make_predict_examples,
     steps_per_epoch,
 )
-from keras_bert.tasks.fitting import (
-    check_teacher,
-    label_examples,
-    reinitialize,
-    warn_of_few_steps,
-)
+from keras_bert.tasks.fitting import check_teacher, label_examples, reinitialize, warn_of_few_steps
 from keras_bert.tasks.prepared import PreparedSet
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.tasks.task import Task

@@ -44,7 +44,6 @@ class Trainer(NamedTuple):
         key: everything that the step depends on, besides the values of weights, batches and the
             schedule.
         schedule: the values of the schedule, variables with TensorFlow.
-        state: what the step trains.
         train_steps: the step, as `make_train_steps` returns it.
     """
 

@@ -87,7 +87,6 @@ class PreparedSet(NamedTuple):
     """The items of a training, development or test set, preprocessed once.
 
     Attributes:
-        prepared: the preprocessed items.
         labels: the labels of the items, as `score_outputs` takes them; None if they are unknown, or
             part of the items.
         items: the texts, sentences or questions of a file. run.json has a checksum of the `repr` of

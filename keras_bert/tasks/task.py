@@ -100,9 +100,6 @@ class Task:
         engine: the engine that runs an export; None for other objects.
         trainer: the training step of the last `fit`; None before.
         shown: up to three short texts from the data of the last `fit`, which an export contains.
-
-    Raises:
-        InputError: `max_seq_length` exceeds the model's number of positions.
     """
 
     task: ClassVar[str]

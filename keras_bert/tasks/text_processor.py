@@ -28,13 +28,7 @@ LONG_TEXT = (TRUNCATE, "head_tail", WINDOWS)
 
 @dataclass(frozen=True)
 class LongText:
-    """The settings for single texts with more than `max_seq_length` tokens.
-
-    Attributes:
-        strategy: `truncate` removes tokens at the end, `head_tail` in the middle; `windows` splits
-            the text into overlapping windows.
-        window_stride: number of tokens between the starts of two windows; 0 for half of a window.
-    """
+    """The settings for texts with more than `max_seq_length` tokens, as in `set_long_text`."""
 
     strategy: str = TRUNCATE
     window_stride: int = 0

@@ -56,8 +56,7 @@ def make_evaluate(
 def make_predict(strategy: Any, model: keras.Model, *, jit_compile: bool = True) -> Predict:
     """Builds the function that runs a model on a dataset.
 
-    The arguments are those of `make_evaluate`. `model` is a network of
-    keras_bert.models, with outputs {name: [B, ...]}.
+    `model` is a network of keras_bert.models, with outputs {name: [B, ...]}.
 
     Returns:
         `predict(dataset)`, which yields rows of a batch and of the outputs, both

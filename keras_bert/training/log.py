@@ -199,11 +199,9 @@ class RunLog:
     SECONDS_BETWEEN_LINES that the run is alive.
 
     Args:
-        output_dir: the folder of the run.
         state: the objective, and whether there is a loss scale.
         first_step: the step at which the run starts or resumes. Lines of later steps are deleted
             from metrics.jsonl, because the run will write them again.
-        num_train_steps: the number of steps in total.
         peak: the peak rate of all devices in FLOP/s, of which MFU is a share; 0 if it is unknown.
         silent: whether to write nothing, because another worker does.
         report_to: the names of the experiment trackers that get the metrics too. One that fails

@@ -160,10 +160,7 @@ class Objective:
 
 
 class RowObjective(Objective):
-    """An objective whose loss depends on one vector per row of a whole batch, not on single rows.
-
-    Subclasses override `vectors` and `sums_of_vectors`.
-    """
+    """An objective whose loss depends on a vector per row of a whole batch, not on single rows."""
 
     def vectors(self, model: keras.Model, batch: Batch, training: bool) -> Any:
         """Returns the vectors of the rows, float32 [rows, width]."""

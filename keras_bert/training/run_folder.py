@@ -50,9 +50,6 @@ def is_finished(
     """Returns whether the run in a directory is finished; all workers must call it.
 
     `settings` must contain everything that affects the results, as JSON values.
-
-    Raises:
-        InputError: the run has other settings, or the workers do not share the directory.
     """
     names, message = [], ""
     if worker_index(strategy) == 0 and (output_dir / RUN_FILE).exists():

@@ -25,18 +25,10 @@ def make_strategy(
     worker_timeout: float = 300.0,
     model_parallel: int = 1,
 ) -> tf.distribute.Strategy:
-    """Creates the distribution strategy for the flags of a program.
+    """Creates the distribution strategy for the flags of a program (`Devices` in settings.py).
 
-    Create models and optimizers in the `scope()` of the result.
-
-    Args:
-        name: `default` (one device), `mirrored` (the devices of this machine),
-            `multi_worker_mirrored` (the devices of the machines in TF_CONFIG), or `tpu` (not tested
-            on hardware).
-        num_devices: for `mirrored`, the number of GPUs or, if the machine has none, of logical CPU
-            devices; 0 for all devices.
-        worker_timeout: for `multi_worker_mirrored`, seconds to wait for the other workers.
-        model_parallel: must be 1; variables are sharded only with JAX (jax_step.py).
+    Create models and optimizers in the `scope()` of the result. `tpu` was not tested on hardware.
+    Variables are sharded only with JAX (jax_step.py).
     """
     if model_parallel > 1:
         raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")

@@ -97,7 +97,7 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
         output_dir=folder / "predicted",
     )
     assert done.returncode == 0, done.stderr
-    taken = "--max_seq_length=24 --version_2_with_negative=True --max_query_length=8"
+    taken = "--max_seq_length=24 --max_query_length=8 --version_2_with_negative=True"
     assert f"Using the settings of {run}: {taken}\n" in done.stderr
     assert "--null_score_diff_threshold=-10000.0" in done.stderr
     predicted = {

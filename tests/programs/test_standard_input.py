@@ -20,12 +20,12 @@ pytestmark = pytest.mark.slow
 def models(place, tmp_path_factory):
     """Returns {name: the flags of a program with its model, which truncates to 8 tokens}."""
     folder, flags = tmp_path_factory.mktemp("models"), ["--mixed_precision=float32"]
-    for name in ("classify", "pairs"):
+    for name, pair in {"classify": False, "pairs": True, "unknown": None}.items():
         classifier = TextClassifier.from_checkpoint(
             open_checkpoint(place / "bert"),
             labels=["bad", "good"],
             max_seq_length=8,
-            pair=name == "pairs",
+            pair=pair,
         )
         classifier.save_pretrained(folder / name)
     start = ["--nodo_train", *flags]
@@ -34,6 +34,7 @@ def models(place, tmp_path_factory):
         "embed": ["embed", *start, f"--init_checkpoint={place / 'bert'}", "--max_seq_length=8"],
         "classify": ["classify", *start, f"--init_checkpoint={folder / 'classify'}"],
         "pairs": ["classify", *start, f"--init_checkpoint={folder / 'pairs'}"],
+        "unknown": ["classify", *start, f"--init_checkpoint={folder / 'unknown'}"],
     }
 
 
@@ -50,6 +51,7 @@ LINES = {
     "embed": ["good film", "", LONG],
     "classify": ["good film", "", LONG],
     "pairs": ["good film\tbad", "", f"good\t{LONG}"],
+    "unknown": ["good film\tbad", "", f"good\t{LONG}"],  # The first line decides.
 }
 
 
@@ -69,7 +71,7 @@ def test_each_line_has_an_answer_equal_to_that_of_the_api(models, tmp_path, name
         np.testing.assert_allclose(vectors, expected["mean"], atol=2e-6)
     else:
         pairs = [line.split("\t") if line else ["", ""] for line in lines]
-        texts = tuple(map(list, zip(*pairs, strict=True))) if name == "pairs" else lines
+        texts = tuple(map(list, zip(*pairs, strict=True))) if name != "classify" else lines
         expected = TextClassifier.from_pretrained(path).predict(texts)
         assert [row["prediction"] for row in rows] == [*expected["label"]]
         shares = [[row["probabilities"][label] for label in ("bad", "good")] for row in rows]

@@ -42,15 +42,7 @@ ONE_LOGIT = {"regression": "a regression", "reranking": "a reranker"}
 
 
 # The settings that only the task `custom` accepts, because a GLUE task determines their values.
-_CUSTOM_SETTINGS = (
-    "train_file",
-    "eval_file",
-    "predict_file",
-    "columns",
-    "problem_type",
-)
-
-
+_CUSTOM_SETTINGS = ("train_file", "eval_file", "predict_file", "columns", "problem_type")
 PROBLEM_TYPES = ("single_label", "multi_label", "regression", "reranking")
 
 
@@ -291,8 +283,7 @@ def given_label_array(
 ) -> np.ndarray:
     """Converts labels given as Python or NumPy objects to numbers, as `label_array` does.
 
-    `name` is the name of the argument in error messages, and `items` are its n labels. For
-    single_label, integers are indices of `labels`, unless a class is named by an integer. For
+    For single_label, integers are indices of `labels`, unless a class is named by an integer. For
     multi_label, the items may also be n rows of C numbers 0 and 1, in the order of `labels`.
     """
     is_multi_label = problem_type == "multi_label"
@@ -380,11 +371,10 @@ def weights_of_classes(
     """Returns the weight of each class in the loss; () for equal weights.
 
     `weights` is `balanced`; C numbers, as "1,2.5", a list or an array; {class or its index:
-    number}, 1 for other classes; or empty for equal weights. `name` is the name of the flag or
-    argument. `array` is the `label_array` of the n training examples. For single_label, the
-    balanced weight of a class is n / (C x number of examples of the class). For multi_label, it is
-    the number of examples without the label, divided by the number of examples with the label; 1
-    for a label of all examples.
+    number}, 1 for other classes; or empty for equal weights. `array` is the `label_array` of the n
+    training examples. For single_label, the balanced weight of a class is n / (C x number of
+    examples of the class). For multi_label, it is the number of examples without the label, divided
+    by the number of examples with the label; 1 for a label of all examples.
     """
     if weights is not None and not isinstance(weights, str | Mapping):
         weights = check_list(name, weights, "numbers")

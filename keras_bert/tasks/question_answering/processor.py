@@ -369,10 +369,9 @@ def _fingerprints(
 ) -> tf.Tensor:
     """Returns a number for each span that is equal for equal texts of a question, int64 [M].
 
-    `question`, `first` and `last` are the question, first token and last token of each span, int32
-    [M]. The number is a polynomial of the question, length and bytes in `_BASE`, modulo 2^64:
-    different texts get the same number with a probability of about 2^-60. Making the texts would
-    take four times as long as everything else.
+    The number is a polynomial of the question, length and bytes in `_BASE`, modulo 2^64: different
+    texts get the same number with a probability of about 2^-60. Making the texts would take four
+    times as long as everything else.
     """
     text_bytes, text_starts = bytes_of(windows.context)
     size = tf.size(text_bytes)

@@ -270,6 +270,13 @@ def test_invalid_input_is_rejected_before_the_folder_is_touched(
     assert not (tmp_path / "out").exists()
 
 
+def test_single_texts_are_rejected_by_a_model_of_pairs(reviews, tiny_model, tmp_path):
+    start, labels = open_checkpoint(tiny_model), ["bad", "good"]
+    TextClassifier.from_checkpoint(start, labels=labels, pair=True).save_pretrained(tmp_path / "m")
+    with pytest.raises(InputError, match="m: was trained on pairs, got single texts; expected"):
+        classify(tmp_path / "out", tmp_path / "m", reviews, do_train=False)
+
+
 def test_model_without_the_head_is_rejected_without_training(reviews, tiny_model, tmp_path):
     with pytest.raises(InputError, match=r"the checkpoint has no label names"):
         classify(tmp_path / "out", tiny_model, reviews, do_train=False)
