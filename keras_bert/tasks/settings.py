@@ -431,6 +431,7 @@ class EmbeddingSettings:
         help="Mine hard negatives instead of training: write OUTPUT_DIR/triplets.jsonl, with up to "
         "this number of texts near to the anchor for each pair of --train_file.",
     )
+    skip_top: int = same_as(MiningSettings, "skip_top", needs="mine_negatives")
     margin: float | None = same_as(MiningSettings, "margin", needs="mine_negatives")
     loss: str = option(
         "mnrl",

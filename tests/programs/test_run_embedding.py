@@ -102,7 +102,7 @@ def beir(tmp_path_factory):
 @pytest.mark.slow
 def test_negatives_are_mined_once_and_trained_on(run_program, place, beir, tmp_path):
     flags = COMMON | {"train_file": beir, "output_dir": tmp_path / "mined"}
-    mining = {"mine_negatives": 2, "margin": -0.5}
+    mining = {"mine_negatives": 2, "skip_top": 1, "margin": -0.5}
     done = run(run_program, place, **flags, **mining)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "mined").iterdir()} == {
@@ -115,7 +115,7 @@ def test_negatives_are_mined_once_and_trained_on(run_program, place, beir, tmp_p
     assert f"triplets = {len(rows)}\n" in done.stdout
     embedder = TextEmbedder.from_pretrained(place / "bert", 16)
     data = read_beir(beir, "train")
-    names = {"num_negatives": 2, "margin": -0.5}
+    names = {"num_negatives": 2, "skip_top": 1, "margin": -0.5}
     triplets = embedder.mine_negatives(data, **names)
     assert [tuple(row.values()) for row in rows] == list(zip(*triplets, strict=True))
     assert len(rows) == 2 * len(data.relevance)
@@ -124,8 +124,8 @@ def test_negatives_are_mined_once_and_trained_on(run_program, place, beir, tmp_p
     assert again.returncode == 0, again.stderr
     assert "is finished; nothing to do" in again.stderr
     assert file.stat().st_mtime_ns == before
-    changed = run(run_program, place, **flags, **mining | {"margin": 0})
-    assert "margin was -0.5 and is now 0.0" in changed.stderr
+    changed = run(run_program, place, **flags, **mining | {"skip_top": 0})
+    assert "skip_top was 1 and is now 0" in changed.stderr
     flags |= {"train_file": file, "columns": "negative=negative", "output_dir": tmp_path / "out"}
     trained = run(run_program, place, **flags, eval_file=beir / "qrels" / "dev.tsv")
     assert trained.returncode == 0, trained.stderr
@@ -147,7 +147,7 @@ def test_pairs_of_a_directory_are_trained_on(run_program, place, beir, tmp_path)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"train_file": "pairs.tsv", "margin": 0.1}, "--margin: has no effect without --mine_neg"),
+        ({"train_file": "pairs.tsv", "skip_top": 2}, "--skip_top: has no effect without --mine_ne"),
         (
             {"train_file": "pairs.tsv", "mine_negatives": -1},
             "expected a whole number from 0 to 1000",
@@ -156,7 +156,7 @@ def test_pairs_of_a_directory_are_trained_on(run_program, place, beir, tmp_path)
         ({"mine_negatives": 1, "eval_file": "sts.jsonl"}, "--eval_file: has no effect with --mine"),
         ({"loss": "cosent"}, "words: is a BEIR directory, which has pairs; expected --loss=mnrl"),
         (
-            {"mine_negatives": 1, "margin": 2},
+            {"mine_negatives": 1, "skip_top": 99},
             "words/qrels/train.tsv: no query has 1 or more neg",
         ),
         (

@@ -201,7 +201,7 @@ def write_triplets(
         return read_json(run.output_dir / RESULTS)
     embedder.checkpoint = start
     create_model(run, embedder)
-    settings = MiningSettings(embedding.mine_negatives, margin=embedding.margin)
+    settings = MiningSettings(embedding.mine_negatives, embedding.skip_top, embedding.margin)
     vectors_of = partial(embedder.vectors_of, run.settings.eval_batch_size)
     with running(run.output_dir, record, run.strategy) as folder:
         triplets = mine_examples(rows, texts, vectors_of, settings)
