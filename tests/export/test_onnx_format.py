@@ -117,6 +117,25 @@ def test_files_are_valid_and_int8_has_one_byte_per_weight_and_stays_close(name, 
         assert np.corrcoef(outputs[output].ravel(), np.ravel(expected))[0, 1] > 0.99
 
 
+@pytest.mark.parametrize("name", ["classifier", "pretrainer"])
+def test_outlier_channels_cost_int8_little_accuracy(name, tmp_path, monkeypatch):
+    model = make_model(name)
+    for weight in model.trainable_variables:
+        if weight.path.endswith("LayerNorm/gamma"):
+            weight.assign(np.where(np.arange(32) == 5, 40.0, weight))
+    batch, errors = make_batch(model, 16, LONGEST), {}
+    for file, max_copies in (("split.onnx", onnx_export._MAX_COPIES), ("whole.onnx", 1)):
+        monkeypatch.setattr(onnx_export, "_MAX_COPIES", max_copies)
+        write_onnx(model, tmp_path / file, int8=True)
+        onnx.checker.check_model(tmp_path / file, full_check=True)
+        outputs = run(tmp_path / file, batch)
+        errors[file] = [
+            np.sqrt(np.mean((outputs[output] - np.asarray(value)) ** 2))
+            for output, value in model(batch, training=False).items()
+        ]
+    assert (np.array(errors["split.onnx"]) < 0.7 * np.array(errors["whole.onnx"])).all()
+
+
 def test_too_large_model_is_rejected_and_existing_file_is_kept(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_text("earlier")
     monkeypatch.setattr(onnx_export, "_MAX_BYTES", 1000)
