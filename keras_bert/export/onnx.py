@@ -272,8 +272,9 @@ def _split_outliers(proto: onnx.ModelProto) -> None:
     @functools.cache  # Query, key and value have the same input.
     def split(x: str) -> tuple[str, np.ndarray]:
         # Returns the tensor with the copies at the end, and the channels that they copy.
-        limit = np.sort(peaks[x])[-1 - _OUTLIERS]
-        copies = np.clip(np.rint(peaks[x] / limit), 1, _MAX_COPIES).astype(int)
+        limit = np.sort(peaks[x])[-1 - _OUTLIERS :][0]
+        copies = np.rint(peaks[x] / max(limit, 1e-6))  # The limit is 0 if an input is 0.
+        copies = np.clip(copies, 1, _MAX_COPIES).astype(int)
         if copies.max() < _MIN_COPIES:
             return x, np.arange(0)
         channels = np.repeat(np.arange(len(copies)), copies - 1)
