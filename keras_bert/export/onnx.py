@@ -269,7 +269,7 @@ def _split_outliers(proto: onnx.ModelProto) -> None:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
         return name
 
-    @functools.cache  # Query, key and value have the same input.
+    @functools.cache  # Query, key and value have the same input, which is split once.
     def split(x: str) -> tuple[str, np.ndarray]:
         # Returns the tensor with the copies at the end, and the channels that they copy.
         limit = np.sort(peaks[x])[-1 - _OUTLIERS :][0]
@@ -281,17 +281,17 @@ def _split_outliers(proto: onnx.ModelProto) -> None:
         shares = initializer(f"{x}_shares", (1 / copies).astype(np.float32))
         parts = node("Mul", [x, shares], f"{x}_parts")
         indices = initializer(f"{x}_channels", channels)
-        others = node("Gather", [parts, indices], f"{x}_copies", axis=-1)
-        return node("Concat", [parts, others], f"{x}_split", axis=-1), channels
+        copied = node("Gather", [parts, indices], f"{x}_copies", axis=-1)
+        return node("Concat", [parts, copied], f"{x}_split", axis=-1), channels
 
-    for old in proto.graph.node:
-        if old.name in products:
-            name = old.input[1]
-            old.input[0], channels = split(old.input[0])
+    for operation in proto.graph.node:
+        if operation.name in products:
+            name = operation.input[1]
+            operation.input[0], channels = split(operation.input[0])
             kernel = onnx.numpy_helper.to_array(kernels[name])
             kernel = np.concatenate([kernel, kernel[channels]])
             kernels[name].CopyFrom(onnx.numpy_helper.from_array(kernel, name))
-        nodes.append(old)
+        nodes.append(operation)
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
 
@@ -299,7 +299,8 @@ def _split_outliers(proto: onnx.ModelProto) -> None:
 def _peaks(proto: onnx.ModelProto, names: list[str]) -> dict[str, np.ndarray]:
     """Returns the largest absolute value in each channel of tensors, for random tokens.
 
-    Random tokens show the outliers as well as text does.
+    Random tokens show the outliers as well as text does: over three MRPC classifiers, the error of
+    the logits was about the same with them and with 64 training examples.
     """
     import onnxruntime
 

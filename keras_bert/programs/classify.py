@@ -51,11 +51,12 @@ def _answer_lines(flags: FlagValues) -> None:
     classifier = fine_tuning.open_model(flags, "classification")
     from keras_bert.tasks.classification.processor import prediction_records
 
-    count = {True: 2, False: 1}.get(classifier.settings.pair)
+    pair = classifier.settings.pair
 
     def answer(lines: list[str]) -> list[dict[str, Any]]:
-        nonlocal count
-        count = count or 1 + ("\t" in lines[0])  # The first line decides if the model does not.
+        nonlocal pair
+        pair = "\t" in lines[0] if pair is None else pair  # The first line decides.
+        count = 2 if pair else 1
         rows = [line.split("\t") if line else [""] * count for line in lines]
         for line, row in zip(lines, rows, strict=True):
             if len(row) != count:
@@ -64,7 +65,7 @@ def _answer_lines(flags: FlagValues) -> None:
                     f"model expects {count}"
                 )
         columns = tuple(map(list, zip(*rows, strict=True)))
-        answers = classifier.predict(columns if count == 2 else columns[0])
+        answers = classifier.predict(columns if pair else columns[0])
         records = prediction_records(classifier.settings, answers)
         return [
             {**record, "truncated": bool(truncated)}

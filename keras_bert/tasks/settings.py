@@ -267,6 +267,8 @@ def _columns(
             raise InputError(
                 f"--columns={','.join(entries)}: expected ROLE=NAME, separated by commas, with the "
                 f"roles {', '.join(roles)}, each at most once"
+                + f", but {repeatable} for each text"
+                * bool(repeatable)
             )
         names.setdefault(role, []).append(name)
     return names
@@ -322,7 +324,7 @@ class ClassificationSettings:
     @property
     def column_names(self) -> tuple[list[str], str]:
         """The columns of the texts of an example, and that of its label."""
-        repeatable = "text_pair" * (self.problem_type == "reranking")
+        repeatable = "text_pair" if self.problem_type == "reranking" else ""
         names = _columns(self.columns, ("text", "text_pair", "label"), repeatable)
         (label,) = names.get("label", ["label"])
         return [*names.get("text", ["text"]), *names.get("text_pair", [])], label

@@ -136,6 +136,22 @@ def test_outlier_channels_cost_int8_little_accuracy(name, tmp_path, monkeypatch)
     assert (np.array(errors["split.onnx"]) < 0.7 * np.array(errors["whole.onnx"])).all()
 
 
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")  # For one token.
+@pytest.mark.parametrize("hidden_size", [1, 2, 3])
+@pytest.mark.parametrize("factor", [0, 1])
+def test_int8_of_tiny_networks_and_of_inputs_that_are_zero(hidden_size, factor, tmp_path):
+    config = BertConfig(5, hidden_size, 1, 1, 1, max_position_embeddings=1, type_vocab_size=2)
+    model = BertClassifier(config, num_labels=2)
+    for weight in model.trainable_variables:
+        weight.assign(factor * weight)
+    write_onnx(model, tmp_path / "model.onnx", int8=True)
+    batch = make_batch(model, 2, 1)
+    batch["input_ids"] %= 5
+    expected = model(batch, training=False)["logits"]
+    logits = run(tmp_path / "model.onnx", batch)["logits"]
+    np.testing.assert_allclose(logits, np.asarray(expected), atol=0.01)
+
+
 def test_too_large_model_is_rejected_and_existing_file_is_kept(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_text("earlier")
     monkeypatch.setattr(onnx_export, "_MAX_BYTES", 1000)

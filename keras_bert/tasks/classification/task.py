@@ -682,7 +682,7 @@ class TextClassifier(Task):
         elif not settings.do_train and start.setting("pair", bool, None, takes_pairs(start)):
             raise InputError(
                 f"--init_checkpoint={start.path}: was trained on pairs, got single texts; expected "
-                "--columns with text_pair=NAME"
+                "pairs; for files of your own, --columns with text_pair=NAME"
             )
         long_text = LongText.saved(start, classification.long_text, length)
         thresholds = () if settings.do_train else saved_thresholds(start)
