@@ -82,7 +82,7 @@ def start_pods(shared: Path, root: Path, output_dir: Path) -> list[subprocess.Po
 
 def wait_for_checkpoint(output_dir: Path) -> None:
     deadline = time.monotonic() + 300
-    while not list(output_dir.rglob("checkpoints/step-*")):
+    while not list(output_dir.glob("checkpoints/step-*")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
