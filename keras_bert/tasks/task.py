@@ -282,7 +282,11 @@ class Task:
         dtype: str | None = None,
         **settings: Any,
     ) -> Self:
-        """Creates the object from an open checkpoint, with the arguments of `from_pretrained`."""
+        """Creates the object from an open checkpoint, with the arguments of `from_pretrained`.
+
+        Raises:
+            InputError: the weights or the settings do not match the task.
+        """
         check_dtype(dtype)
         task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
         tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)

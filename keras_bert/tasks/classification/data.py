@@ -53,7 +53,7 @@ class ClassifierSettings:
     Attributes:
         labels: the names of the C classes in the order of the logits; empty for regression and
             reranking.
-        problem_type: one of PROBLEM_TYPES.
+        problem_type: `single_label`, `multi_label`, `regression` or `reranking`.
         max_seq_length: maximum number of tokens, including [CLS] and [SEP]; for longer texts, see
             `long_text`.
         pair: whether the model was trained on pairs, and its exports take two texts; None if that
@@ -65,6 +65,10 @@ class ClassifierSettings:
         metrics: the names of the metrics to report; empty for those of the problem type.
         score_range: the (lowest, highest) value to which regression values are clipped in
             prediction files; None for no clipping.
+
+    Raises:
+        InputError: a value is invalid, the problem type has no labels but there are some, pairs are
+            not truncated at the end, or a reranker takes single texts.
     """
 
     labels: tuple[str, ...]

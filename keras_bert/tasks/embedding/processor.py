@@ -42,6 +42,9 @@ class EmbedderSettings:
         prompts: texts by name, of which one is put before a text.
         default_prompt_name: the name of the prompt that is used by default; None for none.
         truncate_dim: the size to which the vector of the pooling is truncated; None for none.
+
+    Raises:
+        InputError: the windows are not pooled by their mean, or their stride is invalid.
     """
 
     max_seq_length: int = 128

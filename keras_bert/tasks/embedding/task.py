@@ -511,7 +511,12 @@ class TextEmbedder(Task):
         return mine_examples(rows, texts, functools.partial(self.vectors_of, batch_size), settings)
 
     def vectors_of(self, batch_size: int, **arguments: Any) -> list[np.ndarray]:
-        """Returns the vectors of arguments that are texts or vectors, [n, H] or [H] each."""
+        """Returns the vectors of arguments that are texts or vectors, [n, H] or [H] each.
+
+        Raises:
+            InputError: an argument has another type, a query is empty, vectors differ in size, or
+                a value is not finite.
+        """
         vectors = []
         for name, value in arguments.items():
             if isinstance(value, list | tuple) and value and _is_float(value[0]):
