@@ -27,6 +27,9 @@ from keras_bert.server.versions import Version
 # padding.
 _MAX_JOINED_BYTES = 1 << 13
 
+# Smaller batches are not divided among the threads.
+_MIN_SHARE = 8
+
 
 class _Item:
     """A request, or a slice of a large one. Items with the same key can be joined; None cannot."""
@@ -54,6 +57,7 @@ class Batcher:
         self._settings = settings
         self._timeout = settings.batch_timeout_ms / 1000
         self._free = settings.num_batch_threads
+        self._running_rows = 0
         self._metrics = metrics
         self._threads = ThreadPoolExecutor(settings.num_batch_threads, "batch")
         self._queue: dict[_Item, None] = {}  # An ordered set: the oldest item is the first one.
@@ -151,6 +155,7 @@ class Batcher:
             for item in batch:
                 self._remove_from_queue(item)
             self._free -= 1
+            self._running_rows += sum(item.rows for item in batch)
             task = asyncio.get_running_loop().create_task(self._run_batch(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -160,14 +165,19 @@ class Batcher:
         loop = asyncio.get_running_loop()
         now = loop.time()
         groups: dict[object, list[_Item]] = {}
+        rows = self._running_rows
         for item in self._queue:
             groups.setdefault(item.key or item, []).append(item)
+            rows += item.rows
+        # Batches of equal size, so that clients wait equally long.
+        share = -(-rows // self._settings.num_batch_threads)
+        limit = min(self._settings.max_batch_size, max(share, _MIN_SHARE))
         # The group with the oldest item is first, so that none starves behind a busier one.
         for group in groups.values():
             ends = np.cumsum([item.rows for item in group])
             is_full = ends[-1] >= self._settings.max_batch_size
             if is_full or group[0].key is None or now - group[0].arrival >= self._timeout:
-                fitting = np.searchsorted(ends, self._settings.max_batch_size, "right")
+                fitting = np.searchsorted(ends, limit, "right")
                 return group[: max(1, fitting)]
         if self._queue:
             oldest = next(iter(self._queue))
@@ -179,6 +189,7 @@ class Batcher:
             await self._answer(batch)
         finally:
             self._free += 1
+            self._running_rows -= sum(item.rows for item in batch)
             self._schedule_batches()
 
     async def _answer(self, batch: list[_Item]) -> None:

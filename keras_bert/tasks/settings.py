@@ -7,7 +7,7 @@ question_answering/data.py.
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from keras_bert.errors import InputError
 from keras_bert.options import (
@@ -24,9 +24,6 @@ from keras_bert.options import (
 from keras_bert.tasks import CLASSES
 from keras_bert.tasks.question_answering.data import AnswerSettings
 from keras_bert.training.settings import Precision, TrainingSettings
-
-if TYPE_CHECKING:
-    from keras_bert.tasks.embedding.losses import EmbeddingLoss
 
 # --- training ---
 
@@ -476,16 +473,6 @@ class EmbeddingSettings:
         defaults = {role: role for role in roles if role != "negative"}
         names = _columns(self.columns, roles)
         return defaults | {role: name for role, (name,) in names.items()}
-
-    def make_loss(self, hidden_size: int) -> "EmbeddingLoss":
-        """Creates the loss for vectors of a size; raises InputError for an invalid setting."""
-        from keras_bert.tasks.embedding.data import matryoshka_sizes
-        from keras_bert.tasks.embedding.losses import EmbeddingLoss
-
-        columns = 3 if self.loss == "mnrl" and "negative" in self.column_names else 2
-        where = "--matryoshka_sizes=" + ",".join(map(str, self.matryoshka_sizes))
-        sizes = matryoshka_sizes(where, self.matryoshka_sizes, hidden_size)
-        return EmbeddingLoss(self.loss, self.scale, columns, sizes)
 
 
 # --- export ---

@@ -22,10 +22,11 @@ from keras_bert.text.normalization import ASCII_PUNCTUATION
 from keras_bert.text.offsets import encode_texts
 
 _OTHER, _SEPARATOR, _PUNCTUATION, _PRINTABLE = range(4)  # Other: control or not ASCII.
-_CLASSES = np.full(256, _OTHER, np.uint8)
-_CLASSES[0x20:0x7F] = _PRINTABLE
-_CLASSES[[*b"\t\n\r "]] = _SEPARATOR
-_CLASSES[[*map(ord, ASCII_PUNCTUATION)]] = _PUNCTUATION
+_CLASSES = bytearray([_OTHER] * 256)  # For each byte.
+_CLASSES[0x20:0x7F] = [_PRINTABLE] * 0x5F
+for _characters, _class in (("\t\n\r ", _SEPARATOR), (ASCII_PUNCTUATION, _PUNCTUATION)):
+    for _character in _characters:
+        _CLASSES[ord(_character)] = _class
 _SIGMA = "Σ".encode()
 
 _KEY_BYTES = 16
@@ -33,8 +34,8 @@ _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # By n
 # Random, so that no text can contain many words of one bucket on purpose.
 _FACTORS = np.frombuffer(os.urandom(16), np.uint64) | np.uint64(1)
 
-# The arrays of a block fit in a processor's cache.
-_BLOCK_BYTES, _BLOCK_UNITS = 1 << 18, 1 << 16
+# The arrays of a block, and those of a group of texts, fit in a processor's cache.
+_BLOCK_BYTES, _GROUP_TEXTS = 1 << 18, 1 << 12
 # With more units or bytes of long units than these, the next call starts with an empty cache.
 _MAX_UNITS, _MAX_LONG_BYTES = 1 << 18, 1 << 25
 
@@ -85,26 +86,43 @@ class WordCache:
             The values of all tokens, int32 [T] each, and the row splits, int64 [B + 1]. The values
             are the ids and, if the cache has them, the starts and ends in bytes in the text.
         """
-        data, text_starts = _join_texts(texts)
-        if self._do_lower_case and not self._has_user_tokens:
-            data = data.lower()  # ASCII letters, so that there are fewer units.
         with self._lock:
             if self._num_slots > _MAX_UNITS or self._long_bytes > _MAX_LONG_BYTES:
                 self._clear()
             try:
-                blocks = [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
-                for start, block in _blocks(data):
-                    starts, sizes = self._find_units(block)
-                    blocks.append((start + starts, self._find_slots(block, starts, sizes)))
+                groups = [
+                    self._find(texts[start : start + _GROUP_TEXTS])
+                    for start in range(0, len(texts), _GROUP_TEXTS)
+                ]
                 self._tokenize_new()
-                return self._join(blocks, text_starts)
+                rows = [self._join(*group) for group in groups]
             except BaseException:  # Ctrl-C, too, may leave the arrays half-written.
                 self._clear()
                 raise
+        values = [np.zeros([self._num_values, 0], np.int32), *(each for each, _ in rows)]
+        splits = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum(np.concatenate([splits[:1], *(counts for _, counts in rows)]), out=splits)
+        return [*np.concatenate(values, axis=1)], splits
+
+    def _find(self, texts: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Finds the units of texts.
+
+        Returns:
+            The starts of the units and their slots, [U] each, and the starts of the texts, [B].
+            Starts are positions in the bytes of all texts.
+        """
+        data, text_starts = _join_texts(texts)
+        if self._do_lower_case and not self._has_user_tokens:
+            data = data.lower()  # ASCII letters, so that there are fewer units.
+        blocks = [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
+        for start, block in _blocks(data):
+            starts, sizes = self._find_units(block)
+            blocks.append((start + starts, self._find_slots(block, starts, sizes)))
+        return *map(np.concatenate, zip(*blocks, strict=True)), text_starts
 
     def _find_units(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Returns the starts and sizes of the units in a block, int64 [U] each."""
-        classes = _CLASSES.take(np.frombuffer(data, np.uint8))
+        classes = np.frombuffer(data.translate(_CLASSES), np.uint8)
         # Punctuation is a unit of its own. There are three exceptions: an accent or a control
         # character after it may belong to its token, a capital sigma depends on letters before and
         # after punctuation, and user tokens may contain punctuation.
@@ -219,6 +237,8 @@ class WordCache:
         """Replaces the hash table by one with at least `size` buckets."""
         self._buckets = np.zeros(1 << size.bit_length(), np.int32)
         slots = 1 + np.flatnonzero(self._low[1 : self._num_slots])  # Long units have no key.
+        # The last one gets the bucket, so the older units, which are more frequent, come last.
+        slots = slots[::-1]
         bucket = self._bucket(self._low[slots], self._high[slots])
         while slots.size:
             empty = self._buckets[bucket] == 0
@@ -240,52 +260,35 @@ class WordCache:
         self._num_tokens = end
 
     def _join(
-        self, blocks: list[tuple[np.ndarray, np.ndarray]], text_starts: np.ndarray
-    ) -> tuple[list[np.ndarray], np.ndarray]:
-        """Returns the values and row splits of texts.
+        self, unit_starts: np.ndarray, slots: np.ndarray, text_starts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the values [num_values, T] of texts, and the number of tokens of each text, [B].
 
-        `blocks` has the starts and slots of the units of each block; these starts and the starts of
-        the texts are positions in the bytes of all texts.
+        The arguments are what `_find` returns.
         """
-        unit_starts, slots = map(np.concatenate, zip(*blocks, strict=True))
         counts = self._counts.take(slots)
         token_splits = np.zeros(len(slots) + 1, np.int64)
         np.cumsum(counts, out=token_splits[1:])
-        first_units = np.searchsorted(unit_starts, text_starts)
-        values = np.empty([self._num_values, token_splits[-1]], np.int32)
-        for start in range(0, len(slots), _BLOCK_UNITS):
-            block = slice(start, start + _BLOCK_UNITS)
-            begin, end = token_splits[[start, min(start + _BLOCK_UNITS, len(slots))]]
-            shift = self._first.take(slots[block]) - token_splits[:-1][block]
-            index = np.repeat(shift, counts[block])
-            index += np.arange(begin, end)
-            self._values.take(index, axis=1, out=values[:, begin:end], mode="clip")
+        index = np.repeat(self._first.take(slots) - token_splits[:-1], counts)
+        index += np.arange(len(index))
+        values = self._values.take(index, axis=1, mode="clip")
+        first_units = np.append(np.searchsorted(unit_starts, text_starts), len(slots))
         if self._num_values > 1:
-            units_of_texts = np.diff(first_units, append=len(slots))
-            values[1:] += np.repeat(
-                (unit_starts - np.repeat(text_starts, units_of_texts)).astype(np.int32), counts
-            )
-        return [*values], token_splits[np.append(first_units, len(slots))]
+            text_starts = np.repeat(text_starts, np.diff(first_units))
+            values[1:] += np.repeat((unit_starts - text_starts).astype(np.int32), counts)
+        return values, np.diff(token_splits[first_units])
 
 
 def _join_texts(texts: Sequence[str | bytes]) -> tuple[bytes, np.ndarray]:
     """Joins texts with spaces; returns UTF-8, and the start of each text in bytes, int64 [B]."""
     try:
-        joined = " ".join(texts)
-        data = joined.encode()
-    except (TypeError, UnicodeEncodeError):  # Bytes, or lone surrogates.
+        encoded = [text.encode() for text in texts]
+    except (AttributeError, UnicodeEncodeError):  # Bytes, or lone surrogates.
         if wrong := [text for text in texts if not isinstance(text, str | bytes)]:
             raise InputError(f"text contains {wrong[0]!r:.60}; expected strings") from None
-        texts = encode_texts(texts).tolist()
-        data = joined = b" ".join(texts)
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    starts = np.cumsum(lengths + 1) - lengths - 1
-    if len(joined) < len(data):  # From characters to bytes.
-        continued = np.flatnonzero(np.frombuffer(data, np.uint8) & 0xC0 == 0x80)
-        # The number of characters before each continuation byte.
-        before = continued - np.arange(len(continued))
-        starts += np.searchsorted(before, starts, side="right")
-    return data, starts
+        encoded = encode_texts(texts).tolist()
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    return b" ".join(encoded), np.cumsum(lengths + 1) - lengths - 1
 
 
 def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:

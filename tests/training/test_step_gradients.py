@@ -13,8 +13,7 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder, BertPretrainer
 from keras_bert.models.attention import TransformerBlock
 from keras_bert.models.layers import replaced
-from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.metrics import EmbeddingObjective
+from keras_bert.tasks.embedding.losses import EmbeddingLoss, EmbeddingObjective
 from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.step import (
     compiled,

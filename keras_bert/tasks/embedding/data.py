@@ -52,6 +52,14 @@ def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> 
     return tuple(sorted(sizes, reverse=True))
 
 
+def make_loss(settings: EmbeddingSettings, hidden_size: int) -> EmbeddingLoss:
+    """Creates the loss for vectors of a size; raises InputError for an invalid setting."""
+    columns = 3 if settings.loss == "mnrl" and "negative" in settings.column_names else 2
+    where = "--matryoshka_sizes=" + ",".join(map(str, settings.matryoshka_sizes))
+    sizes = matryoshka_sizes(where, settings.matryoshka_sizes, hidden_size)
+    return EmbeddingLoss(settings.loss, settings.scale, columns, sizes)
+
+
 # --- examples ---
 
 

@@ -1,4 +1,4 @@
-"""Defines the losses of text embeddings, which compare the vectors of the texts of a batch.
+"""Defines the losses of text embeddings, which compare the vectors of a batch, and the objective.
 
 mnrl     multiple-negatives ranking (Henderson et al. 2017): softmax cross-entropy of each
          positive among the positives and negatives of the whole batch
@@ -12,9 +12,12 @@ Shapes: B examples of k texts each, R = B · k rows, H hidden size.
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_bert.errors import InputError
+from keras_bert.models.encoder import pool, project, select_inputs
+from keras_bert.training.objective import Batch, RowObjective
 
 LOSSES = ("mnrl", "cosent", "cosine")
 # The losses in which each example depends on the others of its batch.
@@ -118,3 +121,28 @@ def _cosent(cosines: Any, scores: Any, real: Any) -> Any:
     counted = ops.logical_and(scores[:, None] < scores[None, :], real[:, None] & real[None, :])
     differences = ops.reshape(ops.where(counted, differences, _EXCLUDED), [-1])
     return ops.logsumexp(ops.concatenate([ops.zeros([1]), differences]))
+
+
+class EmbeddingObjective(RowObjective):
+    """The objective for a `BertEncoder` and batches with "scores" and "text_ids" [R].
+
+    `pooling` is `mean` or `cls`.
+    """
+
+    def __init__(self, loss: EmbeddingLoss, pooling: str):
+        self.embedding_loss, self.pooling = loss, pooling
+        self.rows_per_example = loss.columns
+
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns the denominator of the loss."""
+        return {"loss": self.embedding_loss.weight(batch["example_weights"])}
+
+    def vectors(self, model: keras.Model, batch: Batch, training: bool) -> Any:
+        """Returns the vectors of the texts, float32 [R, H]."""
+        hidden = model(select_inputs(batch), training=training)["sequence_output"]
+        return project(model, pool(hidden, batch["input_mask"], self.pooling))
+
+    def sums_of_vectors(self, vectors: Any, batch: Batch) -> dict[str, Any]:
+        """Returns the numerator of the loss."""
+        labels = (batch[name] for name in ("scores", "text_ids", "example_weights"))
+        return {"loss": self.embedding_loss.total(vectors, *labels)}

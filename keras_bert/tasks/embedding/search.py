@@ -1,4 +1,4 @@
-"""Compares vectors by their cosines, searches them in blocks, and mines hard negatives.
+"""Compares vectors by their cosines: search in blocks, scores of evaluations, hard negatives.
 
 pairs -> vectors of queries and texts -> nearest -> negatives -> triplets
 """
@@ -15,8 +15,10 @@ from absl import logging
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_bytes, write_json
+from keras_bert.tasks.classification.metrics import pearson, spearman
 from keras_bert.tasks.embedding.data import PAIR, TextRows, read_pairs_to_mine
 from keras_bert.tasks.fine_tuning import FineTuningRun, create_model, data_record
+from keras_bert.tasks.retrieval import RetrievalData, mean_scores, score_ranking
 from keras_bert.tasks.settings import EmbeddingSettings, MiningSettings
 from keras_bert.training.log import progress
 from keras_bert.training.run_folder import RESULTS, is_finished, log_finished, running
@@ -118,6 +120,93 @@ def _merge(
     order = np.argsort(-all_scores, axis=1, kind="stable")[:, :count]
     scores[:] = np.take_along_axis(all_scores, order, axis=1)
     indices[:] = np.take_along_axis(np.concatenate([indices, new_indices], axis=1), order, axis=1)
+
+
+# --- scores ---
+# scored pairs   Spearman's and Pearson's correlation of cosines and scores
+# pairs          recall at k: how many anchors have their positive among the k nearest of all
+#                positives of the evaluation set
+# retrieval      nDCG, MRR, MAP, recall and precision of the documents nearest to each query
+
+RECALLS = (1, 5, 10)
+_DEPTH = 1000  # documents in the ranking of a query, as usual for trec_eval
+
+
+def best_metric(items: TextRows | RetrievalData | None) -> str:
+    """Returns the name of the metric that determines the best weights."""
+    if isinstance(items, RetrievalData):
+        return "ndcg_at_10"
+    return "recall_at_1" if items is not None and items.scores is None else "spearman"
+
+
+def score_embeddings(
+    items: TextRows | RetrievalData, vectors: np.ndarray, sizes: Sequence[int] = ()
+) -> dict[str, float]:
+    """Scores the vectors of the texts of n pairs, or of queries and documents.
+
+    `vectors` are float [2 · n, H], where the two texts of a pair are consecutive rows; or those of
+    `RetrievalData.columns`, first of the queries. `sizes` are sizes of truncated vectors to score
+    too.
+
+    Returns:
+        "spearman" and "pearson" for scored pairs; "recall_at_1", "recall_at_5" and "recall_at_10"
+        for pairs; the metrics of `evaluate_rankings` for retrieval data. For each size, the same
+        names with the suffix `_SIZE`.
+    """
+    score = _score_retrieval if isinstance(items, RetrievalData) else _score_pairs
+    scores = score(items, vectors)
+    for size in sizes:
+        if size < vectors.shape[-1]:
+            truncated = score(items, vectors[:, :size])
+            scores |= {f"{name}_{size}": value for name, value in truncated.items()}
+    return scores
+
+
+def _score_retrieval(data: RetrievalData, vectors: np.ndarray) -> dict[str, float]:
+    queries, corpus = np.split(vectors.astype(np.float32, copy=False), [len(data.relevance)])
+    ids = [*data.corpus]
+    rankings = zip(data.relevance.values(), *nearest(queries, corpus, _DEPTH), strict=True)
+    return mean_scores(
+        score_ranking(judged, {ids[i]: score for i, score in zip(indices, scores, strict=True)})
+        for judged, indices, scores in rankings
+    )
+
+
+def _score_pairs(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:
+    unit = unit_vectors(vectors.astype(np.float32))
+    first, second = unit[0::2], unit[1::2]
+    if rows.scores is not None:
+        cosines = np.sum(first * second, axis=1, dtype=np.float64)
+        return {
+            "spearman": spearman(cosines, rows.scores),
+            "pearson": pearson(cosines, rows.scores),
+        }
+    ranks = _ranks(rows.ids, first, second)
+    return {f"recall_at_{k}": float(np.mean(ranks < k)) for k in RECALLS}
+
+
+def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> np.ndarray:
+    """Returns the ranks of the positives of all anchors, from 0; at least 10 for those above 9.
+
+    The rank is the number of other positives that are at least as near to the anchor. As in
+    training (losses.py), equal texts count once, and neither the anchor's own text nor the other
+    positives of an equal anchor count.
+    """
+    queries, first, rows = np.unique(ids[:, 0], return_index=True, return_inverse=True)
+    anchors = anchors[first]
+    texts, first, columns = np.unique(ids[:, 1], return_index=True, return_inverse=True)
+    positives = positives[first]
+    column_of = {text: column for column, text in enumerate(texts.tolist())}
+    excluded = [[column_of[text]] if text in column_of else [] for text in queries.tolist()]
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        excluded[row].append(column)
+    indices, _ = nearest(anchors, positives, max(RECALLS), excluded)
+    # Computed row by row, so that equal vectors have exactly equal cosines.
+    cosines = np.stack([np.sum(anchors * positives[index], axis=1) for index in indices.T], axis=1)
+    cosines[indices < 0] = -np.inf
+    pair_cosines = np.sum(anchors[rows] * positives[columns], axis=1)
+    ranks = np.count_nonzero(cosines[rows] >= pair_cosines[:, np.newaxis], axis=1)
+    return np.where(np.isnan(pair_cosines), max(RECALLS), ranks)
 
 
 # --- hard negatives ---

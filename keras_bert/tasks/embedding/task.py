@@ -46,18 +46,20 @@ from keras_bert.tasks.embedding.data import (
     check_rows,
     check_scores,
     check_training_rows,
+    make_loss,
     matryoshka_sizes,
     read_evaluation_rows,
     read_training_rows,
     with_negatives,
 )
-from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
-from keras_bert.tasks.embedding.metrics import EmbeddingObjective, best_metric, score_embeddings
+from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss, EmbeddingObjective
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.search import (
+    best_metric,
     cosine_similarity,
     mine_examples,
     nearest,
+    score_embeddings,
     truncated_vectors,
     write_triplets,
 )
@@ -651,7 +653,7 @@ class TextEmbedder(Task):
         if do_train and not embedding.mine_negatives:
             embedding = with_negatives(embedding)
         saved = cls.settings_of_checkpoint(start)
-        loss = embedding.make_loss(saved.width(start.config.hidden_size))
+        loss = make_loss(embedding, saved.width(start.config.hidden_size))
         settings = replace(
             saved,
             max_seq_length=length,

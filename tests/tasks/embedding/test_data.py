@@ -12,6 +12,7 @@ from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
     check_range,
     check_rows,
+    make_loss,
     matryoshka_sizes,
     read_evaluation_rows,
     read_training_rows,
@@ -36,7 +37,7 @@ def test_columns_are_found_by_their_names(tmp_path):
         columns=("anchor=question", "positive=answer", "negative=hard"),
     )
     assert read_training_rows(settings).columns == (["a", "b"], ["p", "q"], ["n", "m"])
-    assert settings.make_loss(8).columns == 3
+    assert make_loss(settings, 8).columns == 3
     pairs = (["a", "b"], ["p", "q"])
     assert read_evaluation_rows(settings).columns == pairs
     assert read_training_rows(replace(settings, columns=settings.columns[:2])).columns == pairs
@@ -74,7 +75,7 @@ def test_invalid_files_are_named_with_the_line(tmp_path, header, row, message):
 
 def test_matryoshka_sizes_are_sorted_and_at_most_the_hidden_size():
     assert matryoshka_sizes("--sizes", ("4", "16"), 16) == (16, 4)
-    assert EmbeddingSettings(matryoshka_sizes=["8", "2"]).make_loss(8).sizes == (8, 2)
+    assert make_loss(EmbeddingSettings(matryoshka_sizes=["8", "2"]), 8).sizes == (8, 2)
     for values in (("32",), ("0",), ("a",), ("4", "4"), ("",), (2.9,), (True,)):
         with pytest.raises(InputError, match=r"--sizes: expected different whole .* 1 to 16, the"):
             matryoshka_sizes("--sizes", values, 16)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert.tasks.embedding.data import check_rows
-from keras_bert.tasks.embedding.metrics import score_embeddings
+from keras_bert.tasks.embedding.search import score_embeddings
 
 
 def unit(degrees):
