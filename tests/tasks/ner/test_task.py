@@ -48,11 +48,15 @@ def test_fit_learns_from_words_and_reports_validation_metrics(learned, corpus):
     assert {"precision", "recall", "accuracy", "recall_LOC"} <= scores.keys()
 
 
+def entity(start, end, kind):
+    return {"start": start, "end": end, "type": kind}
+
+
 def text_and_entities(words, tags):
     """Returns running text and its entities with character positions."""
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])
     return " ".join(words), [
-        {"start": int(starts[first]), "end": int(starts[last]) - 1, "type": kind}
+        entity(int(starts[first]), int(starts[last]) - 1, kind)
         for kind, first, last in entities(tags)
     ]
 
@@ -197,8 +201,8 @@ def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
     ("inputs", "targets"),
     [
         ([["a", "b"]], [["S-PER", "O"]]),  # Of any scheme.
-        (["a b"], [[{"start": 0, "end": 1, "type": "PER"}]]),
-        (["a b"], [np.array([{"start": 0, "end": 1, "type": "PER"}])]),  # From Parquet.
+        (["a b"], [[entity(0, 1, "PER")]]),
+        (["a b"], [np.array([entity(0, 1, "PER")])]),  # From Parquet.
     ],
 )
 def test_labels_that_are_not_given_are_the_types_of_the_data(ner_files, inputs, targets):
@@ -236,18 +240,12 @@ def tagger(ner_files):
         (["a"], [[], []], "inputs has 1 items, targets has 2 items"),
         (["a", 1], [[], []], r"inputs\[1\] is 1, a int; expected a string"),
         (["a"], [["PER"]], r"targets\[0\]\[0\] is 'PER'; expected an object with start"),
-        (["a"], [[(0, 2, "PER")]], "0 <= start < end <= 1, the length of the"),
-        (["a"], [[(0, 1, "ORG")]], "expected a type of LOC, PER"),
+        (["a"], [[entity(0, 2, "PER")]], "0 <= start < end <= 1, the length of the"),
+        (["a"], [[entity(0, 1, "ORG")]], "expected a type of LOC, PER"),
         ([], [], "got no"),
     ],
 )
 def test_invalid_arguments_are_named(tagger, inputs, targets, message):
-    if isinstance(inputs, list) and inputs and inputs[0] in ("a", "d", "a b c"):
-        keys = ("start", "end", "type")
-        targets = [
-            [dict(zip(keys, e, strict=True)) if isinstance(e, tuple) else e for e in row]
-            for row in targets
-        ]
     for method in (tagger.fit, tagger.evaluate):
         with pytest.raises(InputError, match=message):
             method(inputs, targets)
@@ -397,15 +395,6 @@ def test_checkpoints_that_are_not_taggers_cannot_predict(ner_files, public, tmp_
     ):
         with pytest.raises(InputError, match=message):
             run(ner_files, tmp_path / "out", init_checkpoint=folder, do_train=False)
-
-
-@pytest.mark.slow
-def test_document_context_of_a_file_without_boundaries_is_the_whole_file(
-    ner_files, tmp_path, caplog
-):
-    untrained = {"num_train_epochs": 0.1, "learning_rate": 0.0, "do_predict": False}
-    run(ner_files, tmp_path / "out", document_context=True, **untrained)
-    assert "no document boundaries found; all sentences form one document" in caplog.text
 
 
 def test_type_only_in_dev_is_rejected_before_the_folder_is_touched(ner_files, tmp_path):
