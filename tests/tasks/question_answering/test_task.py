@@ -1,7 +1,6 @@
 """QuestionAnswerer, and fine-tuning on the files of a run."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import keras
@@ -63,17 +62,6 @@ def folder(make_model):
 @pytest.fixture(scope="module")
 def answerer(folder):
     return QuestionAnswerer.from_pretrained(folder, **SMALL)
-
-
-def test_candidates_are_complete_words(answerer):
-    contexts = ["Nora Lind founded a museum in 2010, 王林's.", "Straßenbahnhaltestelle, Köln"]
-    candidates = answerer.predict(["who ?"] * 2, contexts)["nbest_answers"]
-    for context, answers in zip(contexts, candidates, strict=True):
-        words = re.findall(r"[王林]|[^\W王林]+|[^\w\s]", context)
-        spans = [words[i:j] for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
-        joined = {"".join(span) for span in spans}
-        assert answers[0]
-        assert {answer.replace(" ", "") for answer in answers if answer} <= joined
 
 
 def test_answers_are_slices_of_the_given_strings(answerer):
@@ -155,12 +143,10 @@ GOOD = {"text": "rollo", "start": 0}
     ],
 )
 def test_invalid_texts_are_rejected(answerer, questions, contexts, message):
-    with pytest.raises(InputError, match=message):
-        answerer.predict(questions, contexts)
-    with pytest.raises(InputError, match=message):
-        answerer.evaluate(questions, contexts, [GOOD])
-    with pytest.raises(InputError, match=message):
-        answerer.fit(questions, contexts, [GOOD])
+    calls = (answerer.predict,), (answerer.evaluate, [GOOD]), (answerer.fit, [GOOD])
+    for method, *answers in calls:
+        with pytest.raises(InputError, match=message):
+            method(questions, contexts, *answers)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +193,9 @@ DATASET = tf.data.Dataset.from_tensors((("who ?", TEXT), {"text": "a", "start": 
             lambda it: it.fit(["who ?"] * 2, [TEXT] * 2, [GOOD, {"text": "charles", "start": 0}]),
             r"answers\[1\] is 'charles' at 0; expected a text at",
         ),
-        *(
-            (
-                lambda it, data=data: it.fit(["who ?"], [TEXT], [GOOD], validation_data=data),
-                r"expected \(\(questions, contexts\), answers\)",
-            )
-            for data in (([], [], []), ("ab", []), ([TEXT], [GOOD]))
+        (
+            lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=([TEXT], [GOOD])),
+            r"expected \(\(questions, contexts\), answers\)",
         ),
         (lambda it: it.fit(DATASET), "questions is a tf.data.Dataset; expected lists, or a table"),
         (
@@ -272,13 +255,8 @@ def prepare_run(tokenizer, monkeypatch):
     monkeypatch.setattr(module + "open_pretrained", lambda settings: start)
 
     def arguments_of(run, start, task, objective, train, dev, test, best):
-        sets = {"dev": dev[""] if dev else None, **test}
-        sets = {name: each for name, each in sets.items() if each}
-        counts = task.problem_counts({"train": train, **sets} if train else sets)
         examples = train and train.prepared.examples
-        data = {name: each.items for name, each in sets.items()}
-        made = {"task": task, "train": examples, "dev": dev, "test": test, "best": best}
-        return SimpleNamespace(**made, data=data, counts=counts)
+        return SimpleNamespace(task=task, train=examples, dev=dev, test=test, best=best)
 
     monkeypatch.setattr(module + "run_fine_tuning", arguments_of)
 
@@ -344,17 +322,6 @@ def test_model_that_knows_the_answers_scores_100(prepare_run, questions, predict
         prepare_run(SquadSettings(), dev=questions[2:])
 
 
-def test_truncated_questions_are_counted(prepare_run, questions, caplog):
-    squad = SquadSettings(AnswerSettings(max_query_length=3, version_2_with_negative=True))
-    run = prepare_run(squad, train=questions, dev=questions[:2], test=questions[2:])
-    assert run.counts == {"train_truncated": 1, "dev_truncated": 0, "test_truncated": 1}
-    found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
-    assert found == [
-        "1 of 3 questions (train) are truncated to max_query_length=3 tokens",
-        "1 of 1 questions (test) are truncated to max_query_length=3 tokens",
-    ]
-
-
 def test_predictions_are_written_to_the_three_files_of_google(
     tmp_path, prepare_run, questions, predict_answers_of
 ):
@@ -401,22 +368,6 @@ def test_other_questions_use_the_best_threshold_of_dev(tmp_path, prepare_run, to
         assert {name for name, odds in written.items() if odds > by} == empty
 
 
-def test_other_questions_get_no_answer_if_that_is_best_for_dev(
-    tmp_path, prepare_run, questions, predict_answers_of
-):
-    impossible = questions[2:]
-    others = list(impossible)
-    run = prepare_run(V2, dev=impossible, test=others)
-    # The answer scores above [CLS], so the threshold 0 of the official report keeps it.
-    predict = predict_answers_of([Question("c", questions[2].text, STORY, questions[0].answers)])
-    scores = scores_of(run, predict)
-    assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
-    # The threshold of an export, just below the null odds of the answer.
-    assert scores["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
-    write(tmp_path, run, predict, scores)
-    assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
-
-
 def test_training_questions_without_a_correct_answer_are_skipped(prepare_run, questions, caplog):
     shifted = Question("a", questions[0].text, STORY, (Answer("Rollo", 2),))
     wrong = Question("d", "who ?", STORY, (Answer("Rollo", 40),))
@@ -432,16 +383,6 @@ def test_training_questions_without_a_correct_answer_are_skipped(prepare_run, qu
     # In v2.0, questions without answer are trained on.
     examples = prepare_run(V2, questions).train
     assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
-
-
-def test_data_in_the_record_are_those_that_were_read(prepare_run, questions):
-    before = prepare_run(V2, questions, questions, questions)
-    assert before.data == {"dev": questions, "test": questions}
-    # A changed position of an answer changes no tokens.
-    moved = [*questions[:2], Question("c", questions[2].text, STORY, (Answer("the", 6),))]
-    changed = prepare_run(V2, moved, moved, questions)
-    assert changed.train.sha256 != before.train.sha256
-    assert changed.data == {"dev": moved, "test": questions}
 
 
 def test_public_span_labeler_without_a_pooler_is_scored(
