@@ -1,5 +1,6 @@
 """Fixtures: a tiny BERT with nontrivial weights, and scripts in .peers with other libraries."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -29,6 +30,13 @@ def randomised(kind: str, config: BertConfig):
     for variable in model.weights:
         variable.assign(random.normal(0.1, 0.3, variable.shape))
     return model
+
+
+def edit(path: Path, **changes) -> None:
+    """Changes keys of a JSON file, which may not exist yet; None removes a key."""
+    content = json.loads(path.read_text()) if path.exists() else {}
+    content = {key: value for key, value in (content | changes).items() if value is not None}
+    path.write_text(json.dumps(content))
 
 
 @pytest.fixture(scope="session")

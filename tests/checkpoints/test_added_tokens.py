@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.settings import TokenizerSettings, UserToken
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import load_vocab
+from tests.checkpoints.conftest import edit
 from tests.other_formats import WRITERS
 
 OWN = (UserToken("[URL]"), UserToken("<ent>", normalized=True, special=True), UserToken("xxbos"))
@@ -33,18 +33,11 @@ def with_tokens(tiny, path, tokens=OWN, write=save_model_directory):
     return save(tiny, path, contents, TokenizerSettings(user_tokens=tokens), write)
 
 
-def edit(path, **changes):
-    """Changes keys of a JSON file; None removes a key."""
-    content = json.loads(path.read_text()) if path.exists() else {}
-    content = {key: value for key, value in (content | changes).items() if value is not None}
-    path.write_text(json.dumps(content))
-
-
 def tokenize(path, texts):
-    checkpoint = open_checkpoint(path)
-    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
-    ids = tokenizer.tokenize(texts).to_list()
-    return [[checkpoint.vocab[index] for index in row] for row in ids]
+    tokenizer = BertTokenizer.from_pretrained(path)
+    return [
+        [tokenizer.vocab[index] for index in row] for row in tokenizer.tokenize(texts).to_list()
+    ]
 
 
 @pytest.mark.parametrize("form", ["hugging_face", "tf1"])
@@ -185,26 +178,6 @@ def test_convert_adds_user_tokens(tiny, tmp_path, run_program):
     np.testing.assert_allclose(new[17:], [rows.mean(0)], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("", ": is empty; expected one token per line"),
-        ("[A]\n[A]\n", ": the token '[A]' is on lines 1 and 2"),
-        ("a b\n", ", line 1: 'a b' contains white space"),
-        ("[URL]\n", ": '[URL]' is already a user token; expected only new tokens"),
-    ],
-)
-def test_convert_rejects_bad_user_tokens(tiny, tmp_path, run_program, content, expected):
-    source = with_tokens(tiny, tmp_path / "a")
-    (tmp_path / "own.txt").write_text(content)
-    done = run_program(
-        "convert.py", str(source), str(tmp_path / "b"), user_tokens=tmp_path / "own.txt"
-    )
-    assert done.returncode == 1
-    assert f"--user_tokens={tmp_path}/own.txt{expected}" in done.stderr.splitlines()[-1]
-    assert sorted(os.listdir(tmp_path)) == ["a", "own.txt"]
-
-
 def test_user_tokens_are_kept_when_a_vocabulary_shrinks(tiny, tmp_path, run_program):
     source = with_tokens(tiny, tmp_path / "a")
     (tmp_path / "text.txt").write_text("all[URL] work\n")
@@ -232,11 +205,10 @@ def test_transformers_computes_the_same_ids_in_both_directions(tiny, tmp_path, r
     files = [tmp_path / name for name in ("tokens.json", "texts.json", "out.json")]
     run_in_peers("add_tokens_transformers.py", path, *files, ours)
     found = json.loads(files[-1].read_text())
-    assert open_checkpoint(ours).tokenizer().tokenize(texts).to_list() == found["ours"]
+    assert BertTokenizer.from_pretrained(ours).tokenize(texts).to_list() == found["ours"]
     edit(path / "config.json", vocab_size=len(tiny.vocab) + 4)
-    checkpoint = open_checkpoint(path)
-    assert len(checkpoint.tokenizer_settings.user_tokens) == 4
-    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
+    tokenizer = BertTokenizer.from_pretrained(path)
+    assert len(tokenizer.settings.user_tokens) == 4
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     places = [byte_to_char_offsets(texts, each).to_list() for each in (starts, ends)]
     assert ids.to_list() == found["ids"]

@@ -17,6 +17,7 @@ from keras_bert.models import BertEncoder
 from keras_bert.server.api_formats import embedding_model
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
+from tests.checkpoints.conftest import edit
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
 TEXTS = ["a good film .", "", f"{'very ' * 40}good", "Book it is bad"]
@@ -29,11 +30,6 @@ def write_modules(folder: Path, modules: list, pooling: dict) -> None:
     (folder / "modules.json").write_text(json.dumps(listed))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-
-
-def edit(file: Path, **changes) -> None:
-    """Changes keys of a JSON file."""
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 @pytest.fixture

@@ -40,8 +40,7 @@ def source(tmp_path_factory):
 
 def tokenize(path, texts):
     """Returns the tokens of texts, and the model's inputs."""
-    checkpoint = open_checkpoint(path)
-    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
+    tokenizer = BertTokenizer.from_pretrained(path)
     rows = [
         [tokenizer.cls_token_id, *row, tokenizer.sep_token_id][:24]
         for row in tokenizer.tokenize(texts).to_list()
@@ -54,7 +53,7 @@ def tokenize(path, texts):
         "segment_ids": np.zeros_like(ids),
         "masked_lm_positions": np.ones([len(rows), 1], np.int32),
     }
-    return [[checkpoint.vocab[index] for index in row] for row in rows], inputs
+    return [[tokenizer.vocab[index] for index in row] for row in rows], inputs
 
 
 def run_model(path, inputs):
@@ -162,6 +161,8 @@ def test_tokens_of_a_corpus_are_kept_and_its_outputs_stay(source, tmp_path, run_
     ("flag", "content", "expected"),
     [
         ("add_tokens", "jacks\nnew york\n", ", line 2: 'new york' contains white space"),
+        ("user_tokens", "", ": is empty; expected one token per line"),
+        ("user_tokens", "[A]\n[A]\n", ": the token '[A]' is on lines 1 and 2; expected each"),
         ("add_tokens", "jacks\nwork\n", ": 'work' is already in the vocabulary; expected only new"),
         ("add_tokens", "##.\n", ": '##.' would never be used, because the tokenizer makes 'a .'"),
         ("keep_corpus", "\n \n", ": contains no words; expected text"),
@@ -178,7 +179,7 @@ def test_bad_files_give_one_line_and_no_output(
     source, tmp_path, run_program, flag, content, expected
 ):
     file = tmp_path / "file.txt"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    file.write_text(content)
     done = change(run_program, source, tmp_path / "out", **{flag: file})
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]
