@@ -340,40 +340,39 @@ def test_sentence_transformers_opens_saved_models(made, compute, tmp_path: Path)
         np.testing.assert_allclose(theirs[name], outputs[name], atol=1e-5)
 
 
+MARK = {"model_type": "CrossEncoder"}
+
+
 @pytest.mark.parametrize(
-    ("file", "changes", "message"),
+    ("modules", "file", "changes", "message"),
     [
         (
+            ["a.Transformer"],
             "config.json",
-            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
-            r"config.json: activation_fn is 'torch.nn.modules.activation.Tanh'; expected one of to",
+            {"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}},
+            "config.json: activation_fn is 'torch.nn.Tanh'; expected one of to",
         ),
         (
+            ["a.Transformer"],
             "config_sentence_transformers.json",
-            {"default_prompt_name": "query"},
+            MARK | {"default_prompt_name": "query"},
             "default_prompt_name is 'query'; expected null for a CrossEncoder",
         ),
         (
-            "modules.json",
-            [{"type": "a.Transformer", "path": ""}, {"type": "a.LogitScore", "path": "1"}],
+            ["a.Transformer", "a.LogitScore"],
+            "config_sentence_transformers.json",
+            MARK,
             "the modules of a CrossEncoder are Transformer, LogitScore; expected Transformer",
         ),
     ],
 )
-def test_unsupported_cross_encoder_is_rejected(pretrained, file, changes, message, tmp_path):
+def test_unsupported_cross_encoder_is_rejected(
+    pretrained, modules, file, changes, message, tmp_path
+):
     reranker = TextClassifier.from_pretrained(pretrained, problem_type="reranking")
     reranker.save_pretrained(tmp_path / "saved")
-    if file != "config.json":
-        files = {
-            "modules.json": [{"type": "a.Transformer", "path": ""}],
-            "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
-        }
-        for name, content in files.items():
-            (tmp_path / "saved" / name).write_text(json.dumps(content))
-    path = tmp_path / "saved" / file
-    if isinstance(changes, dict):
-        edit(path, **changes)
-    else:
-        path.write_text(json.dumps(changes))
+    listed = [{"type": kind, "path": ""} for kind in modules]
+    (tmp_path / "saved" / "modules.json").write_text(json.dumps(listed))
+    edit(tmp_path / "saved" / file, **changes)
     with pytest.raises(InputError, match=message):
         TextClassifier.from_pretrained(tmp_path / "saved")

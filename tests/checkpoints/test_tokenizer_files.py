@@ -163,56 +163,43 @@ def test_settings_can_be_corrected(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    ("slow", "fast", "line"),
     [
         (
             {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+            {},
             'tokenizer_class is "BertJapaneseTokenizer"; expected "BertTokenizer", as in Google',
         ),
-        ({"tokenizer_class": ["BertTokenizer"]}, 'tokenizer_class is ["BertTokenizer"]; expected'),
-        ({"word_tokenizer_type": "mecab"}, 'word_tokenizer_type is "mecab"; expected "basic"'),
-        ({"do_basic_tokenize": False}, "do_basic_tokenize is false; expected true"),
-        ({"cls_token": "<s>"}, 'cls_token is "<s>"; expected "[CLS]"'),
-        ({"wordpieces_prefix": "@@"}, 'wordpieces_prefix is "@@"; expected "##"'),
+        ({"tokenizer_class": ["BertTokenizer"]}, {}, 'tokenizer_class is ["BertTokenizer"]; exp'),
+        ({"word_tokenizer_type": "mecab"}, {}, 'word_tokenizer_type is "mecab"; expected "basic"'),
+        ({"do_basic_tokenize": False}, {}, "do_basic_tokenize is false; expected true"),
+        ({"cls_token": "<s>"}, {}, 'cls_token is "<s>"; expected "[CLS]"'),
+        ({"wordpieces_prefix": "@@"}, {}, 'wordpieces_prefix is "@@"; expected "##"'),
+        ({}, {"normalizer": {"type": "Sequence"}}, 'normalizer.type is "Sequence"; expected "Bert'),
+        ({}, {"normalizer": {"clean_text": False}}, "normalizer.clean_text is false; expected t"),
+        ({}, {"pre_tokenizer": {"type": "Whitespace"}}, 'pre_tokenizer.type is "Whitespace"; exp'),
+        ({}, {"model": {"type": "Unigram"}}, 'model.type is "Unigram"; expected "WordPiece"'),
+        ({}, {"model": {"continuing_subword_prefix": ""}}, 'model.continuing_subword_prefix is ""'),
+        # A generic class needs tokenizer.json.
+        ({"tokenizer_class": "TokenizersBackend"}, {"normalizer": {"type": None}}, "normalizer.ty"),
     ],
 )
-def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(directory, change, line):
+def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(directory, tiny, slow, fast, line):
     path, write = directory
-    write(SLOW | change)
-    checkpoint = open_checkpoint(path)
-    assert checkpoint.vocab is None
-    assert checkpoint.tokenizer_mismatch.startswith(f"{path}/tokenizer_config.json: {line}")
-    assert "\n" not in checkpoint.tokenizer_mismatch
+    steps = {name: FAST[name] | change for name, change in fast.items()}
+    write(SLOW | slow, tokenizer_json(FAST | steps, tiny))
+    name = "tokenizer.json" if fast else "tokenizer_config.json"
+    for has_vocab_file in (True, False):
+        if not has_vocab_file:
+            (path / "vocab.txt").unlink()
+        checkpoint = open_checkpoint(path)
+        assert checkpoint.vocab is None
+        assert checkpoint.tokenizer_mismatch.startswith(f"{path}/{name}: {line}")
+        assert "\n" not in checkpoint.tokenizer_mismatch
 
 
-@pytest.mark.parametrize(
-    ("step", "change", "line"),
-    [
-        ("normalizer", {"type": "Sequence"}, '.type is "Sequence"; expected "BertNormalizer"'),
-        ("normalizer", {"clean_text": False}, ".clean_text is false; expected true"),
-        ("pre_tokenizer", {"type": "Whitespace"}, '.type is "Whitespace"; expected "BertPreT'),
-        ("model", {"type": "Unigram"}, '.type is "Unigram"; expected "WordPiece"'),
-        ("model", {"continuing_subword_prefix": ""}, '.continuing_subword_prefix is ""; expected'),
-    ],
-)
-@pytest.mark.parametrize("has_vocab_file", [True, False])
-def test_incompatible_tokenizer_json_gives_no_vocabulary_and_a_reason(
-    directory, tiny, step, change, line, has_vocab_file
-):
+def test_tokenizer_class_may_be_in_config_json(directory):
     path, write = directory
-    write(SLOW, tokenizer_json(FAST | {step: FAST[step] | change}, tiny))
-    if not has_vocab_file:
-        (path / "vocab.txt").unlink()
-    checkpoint = open_checkpoint(path)
-    assert checkpoint.vocab is None
-    assert checkpoint.tokenizer_mismatch.startswith(f"{path}/tokenizer.json: {step}{line}")
-
-
-def test_tokenizer_class_may_be_in_config_json_or_need_tokenizer_json(directory):
-    path, write = directory
-    write({"tokenizer_class": "TokenizersBackend"})
-    line = f'{path}/tokenizer.json: normalizer.type is null; expected "BertNormalizer"'
-    assert open_checkpoint(path).tokenizer_mismatch.startswith(line)
     write({"tokenizer_class": None}, config={"tokenizer_class": "BertJapaneseTokenizer"})
     line = f'{path}/config.json: tokenizer_class is "BertJapaneseTokenizer"; expected'
     assert open_checkpoint(path).tokenizer_mismatch.startswith(line)

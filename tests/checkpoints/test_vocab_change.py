@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.convert import add_tokens, convert, keep_tokens
+from keras_bert.checkpoints.convert import convert, keep_tokens
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
@@ -112,13 +112,6 @@ def test_new_rows_are_the_means_of_their_subwords(source, tmp_path, run_program)
     )
     tokens, _ = tokenize(tmp_path / "grown", ["Jacks jacksful jajacks workful xyz"])
     assert tokens == [["[CLS]", "jacks", "jacks", "##ful", "[UNK]", "workful", "xyz", "[SEP]"]]
-
-
-def test_a_token_within_words_starts_as_the_mean_of_tokens_within_words(source, tmp_path):
-    vocab = [*VOCAB, "##a", "##work", "s"]
-    grown = add_tokens(vocab, SETTINGS, ["##aworks", "aworks", "##qs"], "here")
-    names = [[vocab[index] for index in ids] for ids in grown.sources[len(vocab) :]]
-    assert names == [["##a", "##work", "##s"], ["a", "##work", "##s"], ["[UNK]"]]
 
 
 def test_ids_in_other_settings_follow_their_tokens(tmp_path):
