@@ -39,15 +39,9 @@ def read(tmp_path, tokenizer):
         path = tmp_path / name
         if isinstance(content, str):
             path.write_bytes(content.encode())
-        elif path.suffix in (".parquet", ".arrow"):
+        elif path.suffix == ".parquet":
             table = content if isinstance(content, pa.Table) else pa.Table.from_pylist(content)
-            if path.suffix == ".parquet":
-                parquet.write_table(table, path)
-            else:
-                with pa.ipc.new_stream(str(path), table.schema) as writer:
-                    writer.write_table(table)
-        elif path.suffix == ".json":
-            path.write_text(json.dumps(content, indent=2))
+            parquet.write_table(table, path)
         else:
             path.write_text("".join(json.dumps(row) + "\n" for row in content))
         ner = NerSettings(eval_file=str(path), **settings)
@@ -193,9 +187,9 @@ NAMES = ["O", "B-PER", "L-PER", "U-LOC"]
 
 
 @pytest.mark.parametrize(
-    ("name", "tags"), [("a.jsonl", "ner_tags"), ("a.json", "tags"), ("a.parquet", "ner_tags")]
+    ("name", "tags", "unit"), [("a.jsonl", "tags", "line"), ("a.parquet", "ner_tags", "row")]
 )
-def test_rows_of_words_and_tags(read, name, tags):
+def test_rows_of_words_and_tags(read, name, tags, unit):
     keys = ("tokens", tags)
     file = read([dict(zip(keys, row.values(), strict=True)) | {"id": "1"} for row in ROWS], name)
     assert [(s.words, s.document) for s in file.sentences] == [
@@ -203,7 +197,6 @@ def test_rows_of_words_and_tags(read, name, tags):
         (("Nobody",), 1),
     ]
     assert file.tags == [("B-PER", "I-PER", "O", "B-LOC"), ("-",)]
-    unit = {"a.jsonl": "line", "a.json": "item", "a.parquet": "row"}[name]
     with pytest.raises(InputError, match=rf"{name}, {unit} 1, word 4: has an entity of type 'LOC'"):
         check_types(file, ["O", "B-PER", "I-PER"], "x")
 
@@ -239,14 +232,12 @@ def annotated(text, spans):
     }
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.arrow"])
-def test_texts_with_entities_become_tags_of_words(read, name):
-    file = read([annotated(TEXT, SPANS), annotated("No one.", [])], name)
+def test_texts_with_entities_become_tags_of_words(read):
+    file = read([annotated(TEXT, SPANS), annotated("No one.", [])])
     first, second = file.sentences
     assert first.words == ("Ann", "met", "😀", "Bo", "Li", ".")
     assert file.tags == [("B-PER", "O", "O", "B-PER", "I-PER", "O"), ("O", "O", "O")]
-    unit = {"a.jsonl": "line", "a.json": "item"}.get(name, "row")
-    assert (second.where(1), second.document) == (f"{unit} 2, word 2", 1)
+    assert (second.where(1), second.document) == ("line 2, word 2", 1)
     assert not any(file.counts.values())
 
 

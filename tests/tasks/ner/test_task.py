@@ -191,10 +191,7 @@ def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
     assert EntityTagger.from_pretrained(folder).labels[0] == "LABEL_0"
     assert "has no label names; each of LABEL_0, LABEL_1" in caplog.text
     tagger.save_pretrained(tmp_path / "named")
-    again = EntityTagger.from_pretrained(tmp_path / "named", names)
-    assert again.labels == tuple(names)
-    with pytest.raises(InputError, match=r"has the labels O, PER, MISC.*; expected the same; for"):
-        EntityTagger.from_pretrained(tmp_path / "named", ["ORG"])
+    assert EntityTagger.from_pretrained(tmp_path / "named", names).labels == tuple(names)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +230,9 @@ def tagger(ner_files):
         ([["a"]], [["O"], ["O"]], "inputs has 1 items, targets has 2 items; expected lists of the"),
         ([["a", "b"]], [["O"]], r"inputs\[0\] has 2 items, targets\[0\] has 1 items"),
         ([["a"]], [["B-ORG"]], r"targets\[0\]\[0\] is 'B-ORG'; expected one of O, B-PER, I-PER"),
-        ([["a"]], ["O"], r"targets\[0\] is 'O', a str; expected a list of strings"),
         ([["a"], "b"], [["O"], ["O"]], r"inputs\[1\] is 'b', a str; expected a list of strings"),
         ([["a", ""]], [["O", "O"]], r"inputs\[0\]\[1\] is ''; expected a word"),
         ("a b", [], "inputs is 'a b', a str; expected a list of strings, or of lists of words"),
-        (["a"], [[], []], "inputs has 1 items, targets has 2 items"),
-        (["a", 1], [[], []], r"inputs\[1\] is 1, a int; expected a string"),
         (["a"], [["PER"]], r"targets\[0\]\[0\] is 'PER'; expected an object with start"),
         (["a"], [[entity(0, 2, "PER")]], "0 <= start < end <= 1, the length of the"),
         (["a"], [[entity(0, 1, "ORG")]], "expected a type of LOC, PER"),
@@ -270,7 +264,6 @@ def test_entities_that_do_not_fit_words_are_changed_with_a_warning(tagger, caplo
     ("call", "message"),
     [
         (lambda it: it.predict(5), "inputs is 5, a int; expected"),
-        (lambda it: it.predict(DATASET), "inputs is a tf.data.Dataset; expected lists, or a table"),
         (lambda it: it.fit(DATASET), "inputs is a tf.data.Dataset; expected lists, or a table"),
         (
             lambda it: it.fit([["a"]], [["O"]], validation_data=([["a"]], [["B-ORG"]])),
@@ -278,7 +271,6 @@ def test_entities_that_do_not_fit_words_are_changed_with_a_warning(tagger, caplo
         ),
         (lambda it: it.predict([["a"]], as_dicts=True), "got lists of words; expected texts"),
         (lambda it: it.predict([["a", 1]]), r"inputs\[0\]\[1\] is 1, a int; expected"),
-        (lambda it: it.predict(["a", ["b"]]), r"inputs\[1\] is .*; expected"),
     ],
 )
 def test_other_invalid_arguments_are_named(tagger, call, message):

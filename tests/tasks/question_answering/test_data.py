@@ -126,16 +126,13 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("form", ["jsonl", "data.json", "parquet"])
-def test_rows_of_the_hugging_face_hub_are_read(tmp_path, form):
-    path = tmp_path / f"squad.{form}"
-    if form == "parquet":
-        parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
-    elif form == "data.json":
-        path.write_text(json.dumps({"version": "1", "data": ROWS}))
+@pytest.mark.parametrize("name", ["squad.json", "squad.parquet"])
+def test_rows_of_the_hugging_face_hub_are_read(tmp_path, name):
+    if name == "squad.parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / name)
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert load_questions(path) == [
+        (tmp_path / name).write_text(json.dumps({"version": "1", "data": ROWS}))
+    assert load_questions(tmp_path / name) == [
         Question("a", "Who?", CONTEXT, (Answer("Rollo", 0), Answer("rollo", 0))),
         Question("b", "When?", CONTEXT, ()),
     ]

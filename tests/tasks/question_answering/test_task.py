@@ -138,7 +138,6 @@ GOOD = {"text": "rollo", "start": 0}
     [
         (5, [TEXT], "questions is 5, a int; expected a list of strings"),
         ("who ?", None, "contexts is None, a NoneType; expected a list of strings"),
-        (["who ?", 3], [TEXT] * 2, r"questions\[1\] is 3, a int; expected a string"),
         (["who ?"] * 2, [TEXT], "questions has 2 items, contexts has 1 items; expected lists of"),
     ],
 )
@@ -169,10 +168,8 @@ def test_answers_have_the_forms_of_squad(answerer, answer):
     ("answers", "message"),
     [
         ([], "questions has 1 items, answers has 0 items"),
-        ("rollo", "answers is 'rollo', a str; expected a list of answers"),
         (["rollo"], r"answers\[0\] is 'rollo', a str; expected a list of answers"),
         ([{"text": "rollo"}], r"answers\[0\] has no 'start'; expected a whole number"),
-        ([{"text": "rollo", "start": "0"}], r"answers\[0\]\.start is '0'; expected a whole"),
         ([{"text": 5, "answer_start": 0}], r"answers\[0\]\.text is 5; expected a string"),
         ([{"text": ["rollo"], "answer_start": []}], r"\.text has 1 items, answers\[0\]\.answer_st"),
     ],
@@ -290,9 +287,12 @@ def questions(ask):
 
 @pytest.fixture
 def predict_answers_of(tokenizer):
-    """Returns a function that makes a model with high logits at the right span or [CLS]."""
+    """Returns a function that makes a model with high logits at the right span or [CLS].
 
-    def make(questions, points=10.0):
+    These positions are at least `first`.
+    """
+
+    def make(questions, points=10.0, first=0):
         examples = labelled(questions, tokenizer)
 
         def predict(asked):
@@ -300,7 +300,8 @@ def predict_answers_of(tokenizer):
             logits = {}
             for end in ("start", "end"):
                 logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
-                values[asked.starts[:-1] + examples.labels[f"{end}_positions"]] = points
+                positions = np.maximum(examples.labels[f"{end}_positions"], first)
+                values[asked.starts[:-1] + positions] = points
             return logits
 
         return predict
@@ -342,19 +343,12 @@ def test_predictions_are_written_to_the_three_files_of_google(
     assert written["nbest_predictions.json"]["c"][0]["text"] == ""
 
 
-def test_other_questions_use_the_best_threshold_of_dev(tmp_path, prepare_run, tokenizer, questions):
+def test_other_questions_use_the_best_threshold_of_dev(
+    tmp_path, prepare_run, questions, predict_answers_of
+):
     # Every null score is below that of the right span, by the least for the impossible question:
     # only a threshold below 0 separates it.
-    spans = labelled(questions, tokenizer).labels
-    points = np.array([9.0, 9.0, 1.0])
-
-    def predict(asked):
-        logits = {}
-        for end in ("start", "end"):
-            logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
-            values[asked.starts[:-1] + np.maximum(spans[f"{end}_positions"], 8)] = points
-        return logits
-
+    predict = predict_answers_of(questions, np.array([9.0, 9.0, 1.0]), first=8)
     others = list(questions)  # The same texts, but not the development set.
     for threshold, empty in ((None, {"c"}), (0.0, set())):
         settings = AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
