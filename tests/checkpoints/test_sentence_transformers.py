@@ -6,7 +6,6 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_bert
@@ -119,7 +118,7 @@ def test_vector_of_the_pooling_passes_the_dense_modules(directory, tmp_path: Pat
     expected = expected @ second["linear.weight"].T
     embedder = TextEmbedder.from_pretrained(directory)
     np.testing.assert_allclose(embedder.predict(TEXTS)["mean"], expected, atol=1e-5)
-    vectors = embedder.prediction_model(encode(embedder, TEXTS))["vectors"]
+    vectors = embedder.prediction_model(embedder.tokenizer(TEXTS, max_seq_length=8))["vectors"]
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     embedder.save_pretrained(tmp_path / "saved")
     saved = keras_bert.load(tmp_path / "saved")
@@ -135,13 +134,6 @@ def test_vector_of_the_pooling_passes_the_dense_modules(directory, tmp_path: Pat
     assert "sentence-transformers uses the output `mean`" in card
     with pytest.raises(InputError, match="format='onnx': the model has Dense modules"):
         embedder.export(tmp_path / "onnx" / "1", format="onnx")
-
-
-def encode(embedder, texts):
-    inputs = embedder.processor.preprocess(tf.constant(texts))
-    ids = inputs.input_ids.to_tensor()
-    mask = tf.sequence_mask(inputs.input_ids.row_lengths(), dtype=tf.int32)
-    return {"input_ids": ids, "input_mask": mask, "segment_ids": tf.zeros_like(ids)}
 
 
 def test_fit_trains_the_dense_modules(directory, tmp_path: Path):
@@ -164,9 +156,8 @@ def test_fit_trains_the_dense_modules(directory, tmp_path: Path):
     for name, value in weights.items():
         assert not np.allclose(trained[name], value)
     restored = keras.models.load_model(tmp_path / "last.keras")
-    np.testing.assert_allclose(
-        restored(encode(embedder, TEXTS))["vectors"], embedder.predict(TEXTS)["mean"], atol=1e-5
-    )
+    vectors = restored(embedder.tokenizer(TEXTS, max_seq_length=8))["vectors"]
+    np.testing.assert_allclose(vectors, embedder.predict(TEXTS)["mean"], atol=1e-5)
 
 
 def test_prompts_are_put_before_texts(directory, tmp_path: Path):

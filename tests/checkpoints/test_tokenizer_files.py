@@ -69,8 +69,6 @@ def tokenizer_json(fast, tiny):
 @pytest.mark.parametrize(
     ("slow", "casing"),
     [
-        (SLOW, True),
-        (SLOW | {"do_lower_case": False}, False),
         (SLOW | {"tokenizer_class": "DistilBertTokenizer"}, True),
         # Written by transformers 4.
         ({"tokenizer_class": "ElectraTokenizerFast", "do_lower_case": False}, False),
@@ -223,10 +221,8 @@ def test_fine_tuning_requires_a_compatible_vocabulary(directory, tiny):
 @pytest.mark.parametrize(
     ("slow", "fast", "limit"),
     [
-        ({}, 100, 100),
         ({}, 150, 150),
         ({"max_input_chars_per_word": 120}, None, 120),
-        ({}, None, 100),
     ],
 )
 def test_longest_word_is_that_of_the_directory(directory, tiny, tmp_path, slow, fast, limit):

@@ -41,19 +41,9 @@ def source(tmp_path_factory):
 def tokenize(path, texts):
     """Returns the tokens of texts, and the model's inputs."""
     tokenizer = BertTokenizer.from_pretrained(path)
-    rows = [
-        [tokenizer.cls_token_id, *row, tokenizer.sep_token_id][:24]
-        for row in tokenizer.tokenize(texts).to_list()
-    ]
-    width = max(map(len, rows))
-    ids = np.array([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows], np.int32)
-    inputs = {
-        "input_ids": ids,
-        "input_mask": np.array([[int(i < len(row)) for i in range(width)] for row in rows]),
-        "segment_ids": np.zeros_like(ids),
-        "masked_lm_positions": np.ones([len(rows), 1], np.int32),
-    }
-    return [[tokenizer.vocab[index] for index in row] for row in rows], inputs
+    inputs = tokenizer(texts, max_seq_length=24)
+    inputs["masked_lm_positions"] = np.ones([len(texts), 1], np.int32)
+    return [[tokenizer.vocab[index] for index in row] for row in inputs["input_ids"]], inputs
 
 
 def run_model(path, inputs):

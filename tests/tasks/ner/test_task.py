@@ -19,6 +19,7 @@ from keras_bert.training.objective import TrainingSettings
 
 OPTIONS = {"learning_rate": 1e-2, "batch_size": 16, "length_pool": 1, "verbose": 0}
 OPTIONS["jit_compile"] = False
+UNNAMED = [f"LABEL_{index}" for index in range(5)]
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +124,11 @@ def test_labels_of_a_new_head_are_types_or_iob2_tags(ner_files, labels, message)
         EntityTagger.from_pretrained(ner_files / "bert", labels)
 
 
-def renamed(tagger, folder, names):
-    """Saves a tagger with other names of its labels, and returns the folder."""
-    tagger.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
+def rename_labels(folder, names, **settings):
+    """Changes the names of a tagger's labels, and other settings of its config."""
+    config = json.loads((folder / "config.json").read_text()) | settings
     config["id2label"] = {str(index): name for index, name in enumerate(names)}
     (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 # The tagger's own labels are O, B-PER, I-PER, B-LOC, I-LOC; "a" is B-PER and "c" is B-LOC.
@@ -142,15 +141,16 @@ def renamed(tagger, folder, names):
         (["O", "E", "S", "LOC", "ORG"], ["E", "LOC"], ["a a", "c c"]),
         # Only "O" is outside, as in transformers.
         (
-            [f"LABEL_{index}" for index in range(5)],
+            UNNAMED,
             ["LABEL_0", "LABEL_1", "LABEL_0", "LABEL_3"],
             ["d", "a a", "d", "c c"],
         ),
     ],
 )
 def test_labels_without_a_prefix_are_types(learned, tmp_path, names, types, texts):
-    folder = renamed(learned[0], tmp_path / "model", names)
-    tagger = load(folder)
+    learned[0].save_pretrained(tmp_path / "model")
+    rename_labels(tmp_path / "model", names)
+    tagger = load(tmp_path / "model")
     assert tagger.labels == tuple(names)
     words = ["d", "a", "a", "d", "c", "c"]
     found = tagger.predict([" ".join(words)])
@@ -183,7 +183,9 @@ def test_tags_of_every_scheme_are_accepted(ner_files, caplog):
 
 @pytest.mark.slow
 def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
-    folder = renamed(learned[0], tmp_path / "model", [f"LABEL_{index}" for index in range(5)])
+    folder = tmp_path / "model"
+    learned[0].save_pretrained(folder)
+    rename_labels(folder, UNNAMED)
     names = ["O", "PER", "MISC", "LOC", "ORG"]
     tagger = EntityTagger.from_pretrained(folder, names)
     assert tagger.predict(["d a a"])["types"] == [["PER"]]
@@ -333,16 +335,10 @@ def public(trained, tmp_path_factory):
         shutil.copytree(trained[1] / "model", folder)
         file = folder / "model.safetensors"
         save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
-        config = json.loads((folder / "config.json").read_text())
-        assert [*config["id2label"].values()] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-        id2label = {str(index): label for index, label in enumerate(labels)}
-        (folder / "config.json").write_text(json.dumps(config | {"id2label": id2label} | settings))
+        rename_labels(folder, labels, **settings)
         return folder
 
     return write
-
-
-UNNAMED = [f"LABEL_{index}" for index in range(5)]
 
 
 @pytest.mark.parametrize(
