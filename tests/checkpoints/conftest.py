@@ -23,15 +23,6 @@ MODELS = {
 }
 
 
-def randomised(kind: str, config: BertConfig):
-    """Creates a model and moves every weight away from 0 and 1."""
-    model = MODELS[kind](config)
-    random = np.random.default_rng(0)
-    for variable in model.weights:
-        variable.assign(random.normal(0.1, 0.3, variable.shape))
-    return model
-
-
 def edit(path: Path, **changes) -> None:
     """Changes keys of a JSON file, which may not exist yet; None removes a key."""
     content = json.loads(path.read_text()) if path.exists() else {}
@@ -45,9 +36,16 @@ def tiny() -> SimpleNamespace:
     vocab = "[PAD] [UNK] [CLS] [SEP] [MASK] all work and no play makes jack a dull boy caf ##e"
     vocab = vocab.split()
     config = BertConfig(len(vocab), 8, 2, 2, 12, max_position_embeddings=16)
-    return SimpleNamespace(
-        config=config, vocab=vocab, make=lambda kind, config=config: randomised(kind, config)
-    )
+
+    def make(kind: str, config: BertConfig = config):
+        """Creates a model and moves every weight away from 0 and 1."""
+        model = MODELS[kind](config)
+        random = np.random.default_rng(0)
+        for variable in model.weights:
+            variable.assign(random.normal(0.1, 0.3, variable.shape))
+        return model
+
+    return SimpleNamespace(config=config, vocab=vocab, make=make)
 
 
 @pytest.fixture(scope="session")

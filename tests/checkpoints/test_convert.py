@@ -31,7 +31,8 @@ def encoder(tiny, tmp_path_factory):
 @pytest.fixture(scope="module", params=KINDS)
 def saved(request, tiny, tmp_path_factory):
     """Saves a model of each kind with every setting that a directory can hold."""
-    config = replace(tiny.config, is_decoder=request.param == "pretrainer")  # Left to right.
+    config = replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
+    config = replace(config, is_decoder=request.param == "pretrainer")  # Left to right.
     model = tiny.make(request.param, config)
     labels = [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
     path = tmp_path_factory.mktemp(request.param) / "saved"

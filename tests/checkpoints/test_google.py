@@ -1,7 +1,5 @@
 """TF1 checkpoints: Google's names, layouts and outputs, and every form of their paths."""
 
-import dataclasses
-import json
 import shutil
 from pathlib import Path
 
@@ -108,6 +106,8 @@ def test_googles_fine_tuned_heads_load(written, make, scope, units):
 
 def test_newest_checkpoint_of_a_training_directory_is_opened(written):
     path, _ = written
+    (path / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")  # Ignored.
+    assert open_checkpoint(path).vocab
     for step in (10, 20):
         for file in path.glob("bert_model.ckpt.*"):
             shutil.copy(file, path / file.name.replace("bert_model.ckpt", f"model.ckpt-{step}"))
@@ -122,20 +122,6 @@ def test_newest_checkpoint_of_a_training_directory_is_opened(written):
         open_checkpoint(path)
 
 
-def test_binary_checkpoint_file_is_ignored(written):
-    path, _ = written
-    (path / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")
-    checkpoint = open_checkpoint(path)
-    assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
-
-
-def test_exact_gelu_is_restored(tiny, tmp_path):
-    config = dataclasses.replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
-    write_tf1(tmp_path / "a", tiny.make("encoder", config), tiny.vocab)
-    assert json.loads((tmp_path / "a" / "bert_config.json").read_text())["hidden_act"] == "gelu"
-    assert open_checkpoint(tmp_path / "a").config == config
-
-
 def test_missing_config_is_rejected_with_the_remedy(written):
     path, _ = written
     (path / "bert_config.json").unlink()
@@ -143,8 +129,6 @@ def test_missing_config_is_rejected_with_the_remedy(written):
         InputError, match=r"has no bert_config\.json; expected it next to the weights"
     ):
         open_checkpoint(path)
-    with pytest.raises(InputError, match=r"has no bert_config\.json"):
-        open_checkpoint(path / "bert_model.ckpt")
 
 
 def test_damaged_and_other_checkpoints_are_rejected(written):
@@ -159,7 +143,3 @@ def test_damaged_and_other_checkpoints_are_rejected(written):
     tf.train.Checkpoint(a=tf.Variable(1.0)).write(str(path / "bert_model.ckpt"))
     with pytest.raises(InputError, match="a TF2 object checkpoint; expected a TF1 checkpoint"):
         open_checkpoint(path).load_into(BertPretrainer(config))
-    vocab = (path / "vocab.txt").read_text()
-    (path / "vocab.txt").write_text(f"{vocab}one\n")
-    with pytest.raises(InputError, match=r"vocab\.txt: has 18 tokens.* 17"):
-        open_checkpoint(path)

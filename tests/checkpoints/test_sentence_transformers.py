@@ -62,18 +62,12 @@ def write_dense(folder: Path, index: int, sizes: tuple[int, int], **config) -> d
     ("modules", "pooling", "message"),
     [
         (MODULES, {"pooling_mode": "max"}, r"1_Pooling/config\.json: the pooling is max; expected"),
-        (
-            MODULES,
-            {"pooling_mode": ["cls", "mean"]},
-            "the pooling is cls, mean; expected cls or mean",
-        ),
         (MODULES, {"pooling_mode": "mean", "include_prompt": False}, "include_prompt is false"),
         (
             [*MODULES[:2], ("2_LSTM", "LSTM"), ("3_Dense", "Dense")],
             {"pooling_mode": "mean"},
             r"modules\.json: the modules are Transformer, Pooling, LSTM, Dense; expected",
         ),
-        ([*MODULES, ("3_Dense", "Dense")], {"pooling_mode": "mean"}, "Normalize, Dense; expected"),
     ],
 )
 def test_unsupported_modules_are_rejected(directory, modules, pooling, message):
@@ -238,16 +232,14 @@ def test_texts_are_lower_cased_before_the_tokenizer(directory, tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((content, r"modules\.json: ") for content in ("{", "[1]", '[{"type": "Pooling"}]', "5")),
-        ("\xff", r"modules\.json: is not JSON: 'utf-8' codec"),
-        *(
-            (f'[{{"type": "models.Pooling", "path": "{path}"}}]', f"the path '{path}'; expected a")
-            for path in ("/etc", "../other", "a/../../b")
-        ),
+        ("[1]", r"modules\.json"),
+        ('[{"type": "Pooling"}]', r"modules\.json.* has no 'path'"),
+        ('[{"type": "models.Pooling", "path": "/etc"}]', "the path '/etc'; expected a folder in"),
+        ('[{"type": "models.Pooling", "path": "a/../../b"}]', r"the path 'a/\.\./\.\./b'; expec"),
     ],
 )
 def test_invalid_list_of_modules_is_rejected(content: str, message: str, tmp_path: Path):
-    (tmp_path / "modules.json").write_text(content, encoding="latin-1")
+    (tmp_path / "modules.json").write_text(content)
     with pytest.raises(InputError, match=message):
         read_sentence_transformer(tmp_path)
 

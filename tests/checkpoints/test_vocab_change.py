@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from safetensors.numpy import load_file
 from keras_bert.checkpoints.convert import convert, keep_tokens
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
-from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
@@ -22,20 +22,16 @@ TABLE, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 SETTINGS = TokenizerSettings()
 
 
-def save(path, vocab, extra=None, seed=0):
+def save(path, tiny, vocab, extra):
     """Saves a pre-trained model with random weights for a vocabulary."""
-    config = BertConfig(len(vocab), 8, 2, 2, 12, max_position_embeddings=24)
-    model = BertPretrainer(config)
-    random = np.random.default_rng(seed)
-    for variable in model.weights:
-        variable.assign(random.normal(0.1, 0.3, variable.shape))
-    save_model_directory(path, model, vocab, extra=extra or {})
+    config = replace(tiny.config, vocab_size=len(vocab), max_position_embeddings=24)
+    save_model_directory(path, tiny.make("pretrainer", config), vocab, extra=extra)
     return path
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("source") / "bert", VOCAB, {"sep_token_id": 3})
+def source(tiny, tmp_path_factory):
+    return save(tmp_path_factory.mktemp("source") / "bert", tiny, VOCAB, {"sep_token_id": 3})
 
 
 def tokenize(path, texts):
@@ -104,10 +100,10 @@ def test_new_rows_are_the_means_of_their_subwords(source, tmp_path, run_program)
     assert tokens == [["[CLS]", "jacks", "jacks", "##ful", "[UNK]", "workful", "xyz", "[SEP]"]]
 
 
-def test_ids_in_other_settings_follow_their_tokens(tmp_path):
+def test_ids_in_other_settings_follow_their_tokens(tiny, tmp_path):
     vocab = ["work", *VOCAB[:6], *VOCAB[7:]]
     extra = {"sep_token_id": 4, "bos_token_id": 0, "eos_token_id": None}
-    save(tmp_path / "a", vocab, extra)
+    save(tmp_path / "a", tiny, vocab, extra)
     convert(
         tmp_path / "a",
         tmp_path / "b",

@@ -48,9 +48,8 @@ def real_texts(data):
 def golden_hashes():
     with np.load(golden.GOLDEN) as file:
         hashes = dict(file)
-    assert (
-        hashes["unidata_version"] == "14.0.0"
-    )  # The Unicode version of keras_bert.text.normalization.
+    # The Unicode version of keras_bert.text.normalization.
+    assert hashes["unidata_version"] == "14.0.0"
     return hashes
 
 

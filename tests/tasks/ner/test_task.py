@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning import FineTuningRun
 from keras_bert.tasks.load import load
-from keras_bert.tasks.ner.data import NerSettings, check_entities, read_conll
+from keras_bert.tasks.ner.data import NerSettings, read_conll
 from keras_bert.tasks.ner.tag_schemes import entities, entity_scores
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.settings import FineTuningSettings
@@ -147,10 +147,11 @@ def rename_labels(folder, names, **settings):
         ),
     ],
 )
-def test_labels_without_a_prefix_are_types(learned, tmp_path, names, types, texts):
+def test_labels_without_a_prefix_are_types(learned, tmp_path, caplog, names, types, texts):
     learned[0].save_pretrained(tmp_path / "model")
     rename_labels(tmp_path / "model", names)
     tagger = load(tmp_path / "model")
+    assert ("has no label names; each of LABEL_0, LABEL_1" in caplog.text) == (names is UNNAMED)
     assert tagger.labels == tuple(names)
     words = ["d", "a", "a", "d", "c", "c"]
     found = tagger.predict([" ".join(words)])
@@ -179,21 +180,6 @@ def test_tags_of_every_scheme_are_accepted(ner_files, caplog):
         assert scores.keys() == expected.keys()
         with pytest.raises(InputError, match=r"targets\[0\]\[\d\]: tag '.*'; expected O, or B"):
             tagger.evaluate(words, [[*tags.split()[:3], "E_PER"]])
-
-
-@pytest.mark.slow
-def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
-    folder = tmp_path / "model"
-    learned[0].save_pretrained(folder)
-    rename_labels(folder, UNNAMED)
-    names = ["O", "PER", "MISC", "LOC", "ORG"]
-    tagger = EntityTagger.from_pretrained(folder, names)
-    assert tagger.predict(["d a a"])["types"] == [["PER"]]
-    assert "has no label names" not in caplog.text
-    assert EntityTagger.from_pretrained(folder).labels[0] == "LABEL_0"
-    assert "has no label names; each of LABEL_0, LABEL_1" in caplog.text
-    tagger.save_pretrained(tmp_path / "named")
-    assert EntityTagger.from_pretrained(tmp_path / "named", names).labels == tuple(names)
 
 
 @pytest.mark.parametrize(
@@ -248,18 +234,9 @@ def test_invalid_arguments_are_named(tagger, inputs, targets, message):
 
 
 def test_entities_that_do_not_fit_words_are_changed_with_a_warning(tagger, caplog):
-    words = [[(0, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)]]
-    entities = [[(0, 1, "PER")], [(0, 3, "PER"), (2, 5, "LOC"), (3, 4, "LOC")]]
-    tags = check_entities(["axx c", "b c d"], entities, tagger.labels, words)
-    assert tags == [["B-PER", "O"], ["B-PER", "I-PER", "O"]]
-    assert caplog.messages == [
-        "spans extended to whole words: 1, the first: targets[0][0]: characters 0 to 1, 'a' (PER), "
-        "in the words 0 to 3, 'axx'",
-        "spans dropped because they overlap a longer one: 1, the first: targets[1][1]: characters "
-        "2 to 5, 'c d' (LOC)",
-        "spans dropped because they contain no word: 1, the first: targets[1][2]: characters 3 to "
-        "4, ' ' (LOC)",
-    ]
+    tagger.evaluate(["axx c"], [[entity(0, 1, "PER")]])
+    extended = "targets[0][0]: characters 0 to 1, 'a' (PER), in the words 0 to 3, 'axx'"
+    assert f"spans extended to whole words: 1, the first: {extended}" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """QuestionAnswerer, and fine-tuning on the files of a run."""
 
 import json
-from types import SimpleNamespace
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -20,10 +20,11 @@ from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
     SquadSettings,
+    scorable,
+    trainable,
 )
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.tasks.settings import FineTuningSettings
-from keras_bert.tasks.tables import Splits
 from keras_bert.training.objective import TrainingSettings
 from tests.tasks.question_answering.conftest import labelled
 
@@ -240,40 +241,7 @@ def test_invalid_settings_are_rejected(folder, settings, message):
 # --- fine-tuning ---
 
 STORY = "Rollo the Norse leader swore fealty to King Charles in the year 911"
-V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))
-
-
-@pytest.fixture
-def prepare_run(tokenizer, monkeypatch):
-    """Returns a function that prepares a run on questions: the arguments of `run_fine_tuning`."""
-    module = "keras_bert.tasks.question_answering.task."
-    start = SimpleNamespace(tokenizer=lambda: tokenizer, check_segments=lambda: None)
-    run = SimpleNamespace(settings=FineTuningSettings(max_seq_length=384), distillation=None)
-    monkeypatch.setattr(module + "open_pretrained", lambda settings: start)
-
-    def arguments_of(run, start, task, objective, train, dev, test, best):
-        examples = train and train.prepared.examples
-        return SimpleNamespace(task=task, train=examples, dev=dev, test=test, best=best)
-
-    monkeypatch.setattr(module + "run_fine_tuning", arguments_of)
-
-    def prepare(squad, train=None, dev=None, test=None):
-        splits = Splits(train, {"": dev} if dev else {}, {"test": test} if test else {})
-        monkeypatch.setattr(module + "read_data", lambda squad, **do: splits)
-        return QuestionAnswerer.fine_tune(squad, run)
-
-    return prepare
-
-
-def scores_of(run, predict):
-    dev = run.dev[""]
-    return run.task.score_outputs(dev, predict(dev.prepared.examples))
-
-
-def write(folder, run, predict, scores=None):
-    test = run.test["test"]
-    outputs = predict(test.prepared.examples)
-    run.task.write_predictions(folder / "test", test, outputs, scores or {})
+V1, V2 = (AnswerSettings(version_2_with_negative=has_v2) for has_v2 in (False, True))
 
 
 @pytest.fixture
@@ -309,74 +277,77 @@ def predict_answers_of(tokenizer):
     return make
 
 
-def test_model_that_knows_the_answers_scores_100(prepare_run, questions, predict_answers_of):
-    run = prepare_run(SquadSettings(), dev=questions)  # Skips the question without answer.
-    assert run.best == "f1"
-    assert scores_of(run, predict_answers_of(questions[:2])) == {"exact": 100.0, "f1": 100.0}
-    run = prepare_run(V2, dev=questions)
-    assert run.best == "best_f1"
-    scores = scores_of(run, predict_answers_of(questions))
+def scores_of(answerer, questions, predict):
+    dev = answerer.prepared_set(questions)
+    return answerer.score_outputs(dev, predict(dev.prepared.examples))
+
+
+def written(folder, answerer, questions, predict, scores):
+    """Writes predictions; returns the contents of the files."""
+    test = answerer.prepared_set(questions)
+    folder.mkdir()
+    answerer.write_predictions(folder / "test", test, predict(test.prepared.examples), scores)
+    return {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
+
+
+def test_model_that_knows_the_answers_scores_100(tokenizer, questions, predict_answers_of):
+    answerer = QuestionAnswerer(None, tokenizer, V1)
+    answered = scorable(questions, SquadSettings(V1), "development")
+    scores = scores_of(answerer, answered, predict_answers_of(questions[:2]))
+    assert scores == {"exact": 100.0, "f1": 100.0}
+    assert answerer._best_metric == "f1"
+    answerer = QuestionAnswerer(None, tokenizer, V2)
+    answered = scorable(questions, SquadSettings(V2), "development")
+    scores = scores_of(answerer, answered, predict_answers_of(questions))
     names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
     assert {name: scores[name] for name in names} == dict.fromkeys(names, 100.0)
     assert {"best_exact_thresh", "best_f1_thresh", "total"} <= scores.keys()
+    assert answerer._best_metric == "best_f1"
     with pytest.raises(InputError, match=r"no development question has an answer; .*version_2_wit"):
-        prepare_run(SquadSettings(), dev=questions[2:])
+        scorable(questions[2:], SquadSettings(V1), "development")
 
 
 def test_predictions_are_written_to_the_three_files_of_google(
-    tmp_path, prepare_run, questions, predict_answers_of
+    tmp_path, tokenizer, questions, predict_answers_of
 ):
     predict = predict_answers_of(questions)
-    answered = questions[:2]
-    run = prepare_run(SquadSettings(), dev=answered, test=answered)
-    assert run.test["test"] is run.dev[""]  # The run computes the same examples once.
-    for squad, names in ((SquadSettings(), []), (V2, ["null_odds.json"])):
-        folder = tmp_path / str(len(names))
-        write(folder, prepare_run(squad, dev=questions, test=questions), predict)
-        written = {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
-        assert written.keys() == {"predictions.json", "nbest_predictions.json", *names}
-        answers = written["predictions.json"]
+    for settings, names in ((V1, []), (V2, ["null_odds.json"])):
+        answerer = QuestionAnswerer(None, tokenizer, settings)
+        files = written(tmp_path / str(len(names)), answerer, questions, predict, {})
+        assert files.keys() == {"predictions.json", "nbest_predictions.json", *names}
+        answers = files["predictions.json"]
         # In v1.1, every question has an answer.
         assert answers == {"a": "Rollo", "b": "911", "c": "" if names else answers["c"]}
-        assert bool(answers["c"]) == (squad is not V2)
-    assert written["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
-    assert written["nbest_predictions.json"]["c"][0]["text"] == ""
+        assert bool(answers["c"]) == (settings is V1)
+    assert files["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
+    assert files["nbest_predictions.json"]["c"][0]["text"] == ""
 
 
+@pytest.mark.parametrize(("threshold", "empty"), [(None, {"c"}), (0.0, set())])
 def test_other_questions_use_the_best_threshold_of_dev(
-    tmp_path, prepare_run, questions, predict_answers_of
+    tmp_path, tokenizer, questions, predict_answers_of, threshold, empty
 ):
     # Every null score is below that of the right span, by the least for the impossible question:
     # only a threshold below 0 separates it.
     predict = predict_answers_of(questions, np.array([9.0, 9.0, 1.0]), first=8)
-    others = list(questions)  # The same texts, but not the development set.
-    for threshold, empty in ((None, {"c"}), (0.0, set())):
-        settings = AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
-        run = prepare_run(SquadSettings(settings), dev=questions, test=others)
-        scores = scores_of(run, predict)
-        write(tmp_path, run, predict, scores)
-        predictions = json.loads((tmp_path / "predictions.json").read_text())
-        assert {name for name, text in predictions.items() if not text} == empty
-        written = json.loads((tmp_path / "null_odds.json").read_text())
-        by = scores["null_score_diff_threshold"]  # The same, in results.json.
-        assert {name for name, odds in written.items() if odds > by} == empty
+    settings = replace(V2, null_score_diff_threshold=threshold)
+    answerer = QuestionAnswerer(None, tokenizer, settings)
+    scores = scores_of(answerer, questions, predict)
+    files = written(tmp_path / "out", answerer, questions, predict, scores)
+    assert {name for name, text in files["predictions.json"].items() if not text} == empty
+    by = scores["null_score_diff_threshold"]  # The same, in results.json.
+    assert {name for name, odds in files["null_odds.json"].items() if odds > by} == empty
 
 
-def test_training_questions_without_a_correct_answer_are_skipped(prepare_run, questions, caplog):
+def test_training_questions_without_a_correct_answer_are_skipped(questions, caplog):
     shifted = Question("a", questions[0].text, STORY, (Answer("Rollo", 2),))
     wrong = Question("d", "who ?", STORY, (Answer("Rollo", 40),))
-    train = prepare_run(SquadSettings(), [shifted, *questions[1:], wrong]).train
-    assert train.labels["start_positions"].tolist() == [
-        *prepare_run(SquadSettings(), questions).train.labels["start_positions"]
-    ]
-    assert len(train) == 2
+    assert trainable([shifted, *questions[1:], wrong], SquadSettings(V1)) == questions[:2]
     assert "1 of 3 training answers are not in their context" in caplog.text
     assert "'Rollo' at 40 for the question 'd'; these questions are skipped" in caplog.text
     with pytest.raises(InputError, match="no training question has its answer in its context"):
-        prepare_run(SquadSettings(), [wrong])
-    # In v2.0, questions without answer are trained on.
-    examples = prepare_run(V2, questions).train
-    assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
+        trainable([wrong], SquadSettings(V1))
+    assert trainable(questions, SquadSettings(V2)) == questions
 
 
 def test_public_span_labeler_without_a_pooler_is_scored(
