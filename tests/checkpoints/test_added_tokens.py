@@ -18,17 +18,12 @@ from tests.other_formats import write_tf1
 OWN = (UserToken("[URL]"), UserToken("<ent>", normalized=True, special=True), UserToken("xxbos"))
 
 
-def save(tiny, path, added=(), settings=TokenizerSettings(), write=save_model_directory):  # noqa: B008 (frozen)
-    """Saves a model whose vocabulary has additional tokens at its end."""
-    vocab = [*tiny.vocab, *added]
+def save(tiny, path, tokens=(), write=save_model_directory):
+    """Saves a model whose vocabulary has user tokens at its end."""
+    vocab = [*tiny.vocab, *(token.content for token in tokens)]
     config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
-    write(path, tiny.make("pretrainer", config), vocab, settings)
+    write(path, tiny.make("pretrainer", config), vocab, TokenizerSettings(user_tokens=tokens))
     return path
-
-
-def with_tokens(tiny, path, tokens=OWN, write=save_model_directory):
-    contents = [token.content for token in tokens]
-    return save(tiny, path, contents, TokenizerSettings(user_tokens=tokens), write)
 
 
 def tokenize(path, texts):
@@ -39,7 +34,7 @@ def tokenize(path, texts):
 
 
 def test_user_tokens_are_read_from_a_tf1_checkpoint(tiny, tmp_path):
-    path = with_tokens(tiny, tmp_path / "a", write=write_tf1)
+    path = save(tiny, tmp_path / "a", OWN, write=write_tf1)
     assert open_checkpoint(path).tokenizer_settings.user_tokens == OWN
     assert tokenize(path, ["all[URL]xxbos <ENT>"]) == [["all", "[URL]", "xxbos", "<ent>"]]
 
@@ -49,7 +44,7 @@ def test_tokens_at_the_end_are_added_tokens_and_not_subwords(tiny, tmp_path):
     for file in without.glob("*.json"):
         assert "user_tokens" not in file.read_text()
         assert "added_tokens_decoder" not in file.read_text()
-    path = with_tokens(tiny, tmp_path / "a")
+    path = save(tiny, tmp_path / "a", OWN)
     fast = json.loads((path / "tokenizer.json").read_text())
     assert [*fast["model"]["vocab"]] == tiny.vocab
     assert [token["content"] for token in fast["added_tokens"]][5:] == ["[URL]", "<ent>", "xxbos"]
@@ -87,7 +82,7 @@ def test_tokens_at_the_end_are_added_tokens_and_not_subwords(tiny, tmp_path):
 )
 def test_each_file_of_hugging_face_is_read(tiny, tmp_path, removed, changes, expected):
     assert len(tiny.vocab) == 17
-    path = with_tokens(tiny, tmp_path / "a")
+    path = save(tiny, tmp_path / "a", OWN)
     # As in transformers, vocab.txt may lack the added tokens.
     (path / "vocab.txt").write_text("".join(f"{token}\n" for token in tiny.vocab))
     for name in removed:
@@ -120,7 +115,7 @@ def test_added_token_may_be_a_token_of_the_vocabulary(tiny, tmp_path):
     ],
 )
 def test_unsupported_added_tokens_give_a_reason(tiny, tmp_path, token, reason):
-    path = with_tokens(tiny, tmp_path / "a", OWN[:1])
+    path = save(tiny, tmp_path / "a", OWN[:1])
     (path / "vocab.txt").write_text("".join(f"{token}\n" for token in tiny.vocab))
     (path / "tokenizer_config.json").unlink()
     edit(path / "tokenizer.json", added_tokens=[{"content": "[URL]"} | token])
@@ -146,7 +141,7 @@ def test_convert_adds_user_tokens(tiny, tmp_path, run_program):
 
 
 def test_user_tokens_are_kept_when_a_vocabulary_shrinks(tiny, tmp_path, run_program):
-    source = with_tokens(tiny, tmp_path / "a")
+    source = save(tiny, tmp_path / "a", OWN)
     (tmp_path / "text.txt").write_text("all[URL] work\n")
     done = run_program(
         "convert.py", str(source), str(tmp_path / "b"), keep_corpus=tmp_path / "text.txt"
@@ -164,7 +159,7 @@ def test_transformers_computes_the_same_ids_in_both_directions(tiny, tmp_path, r
     random = np.random.default_rng(0)
     texts = ["".join(random.choice(words, random.integers(1, 12))) for _ in range(300)]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
-    ours = with_tokens(tiny, tmp_path / "ours")
+    ours = save(tiny, tmp_path / "ours", OWN)
     path = save(tiny, tmp_path / "theirs")
     tokens = ["[URL]", {"content": "<ent>", "normalized": False}, "xxbos"]
     tokens.append({"content": "[USER]", "special": True})

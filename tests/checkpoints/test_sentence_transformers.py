@@ -44,9 +44,12 @@ def directory(pretrained, tmp_path: Path) -> Path:
 
 
 def write_dense(folder: Path, index: int, sizes: tuple[int, int], **config) -> dict:
-    """Writes a Dense module with random weights, and returns these."""
+    """Adds a Dense module with random weights, and returns these."""
     path = folder / f"{index}_Dense"
     path.mkdir()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append({"path": path.name, "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))
     random = np.random.default_rng(index)
     weights = {"linear.weight": random.normal(size=sizes[::-1]).astype(np.float32)}
     if config.get("bias", True):
@@ -92,7 +95,6 @@ def test_unsupported_modules_are_rejected(directory, modules, pooling, message):
     ],
 )
 def test_unsupported_dense_module_is_rejected(directory, config, message):
-    write_modules(directory, [*MODULES[:2], ("2_Dense", "Dense")], {"pooling_mode": "mean"})
     write_dense(directory, 2, (16, 4))
     edit(directory / "2_Dense" / "config.json", **config)
     if not config:
@@ -103,8 +105,6 @@ def test_unsupported_dense_module_is_rejected(directory, config, message):
 
 def test_vector_of_the_pooling_passes_the_dense_modules(directory, tmp_path: Path):
     mean = TextEmbedder.from_pretrained(directory).predict(TEXTS)["mean"]
-    modules = [*MODULES[:2], ("2_Dense", "Dense"), ("3_Dense", "Dense")]
-    write_modules(directory, modules, {"pooling_mode": "mean"})
     first = write_dense(directory, 2, (16, 6))
     linear = "torch.nn.modules.linear.Identity"
     second = write_dense(directory, 3, (6, 4), activation_function=linear, bias=False)
@@ -131,7 +131,6 @@ def test_vector_of_the_pooling_passes_the_dense_modules(directory, tmp_path: Pat
 
 
 def test_fit_trains_the_dense_modules(directory, tmp_path: Path):
-    write_modules(directory, [*MODULES[:2], ("2_Dense", "Dense")], {"pooling_mode": "mean"})
     weights = write_dense(directory, 2, (16, 4))
     embedder = TextEmbedder.from_pretrained(directory)
     pairs = (["good film", "bad film", "a book", "very"], ["good", "bad", "book", "a"])

@@ -113,13 +113,8 @@ def test_document_context_of_a_file_without_boundaries_is_the_whole_file(read, c
 
 
 @pytest.fixture
-def file(tmp_path):
-    def write(text):
-        path = tmp_path / "train.conll"
-        path.write_bytes(text.encode())
-        return path
-
-    return write
+def file(write):
+    return lambda text: write("train.conll", text)
 
 
 def test_words_and_tags_are_columns(file):
