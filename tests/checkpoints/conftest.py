@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
 
@@ -28,6 +32,17 @@ def edit(path: Path, **changes) -> None:
     content = json.loads(path.read_text()) if path.exists() else {}
     content = {key: value for key, value in (content | changes).items() if value is not None}
     path.write_text(json.dumps(content))
+
+
+def check_rejected(path: Path, model: keras.Model, *messages: str) -> None:
+    """Checks that loading fails with one line, which has the messages, and changes no weight."""
+    before = model.get_weights()
+    with pytest.raises(InputError) as error:
+        open_checkpoint(path).load_into(model)
+    assert "\n" not in str(error.value)
+    for message in messages:
+        assert re.search(message, str(error.value))
+    assert all(map(np.array_equal, before, model.get_weights()))
 
 
 @pytest.fixture(scope="session")

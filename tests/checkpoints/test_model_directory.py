@@ -16,7 +16,7 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.text.settings import TokenizerSettings
-from tests.checkpoints.conftest import edit
+from tests.checkpoints.conftest import check_rejected, edit
 
 KERNEL = "bert.encoder.layer.1.output.dense.weight"
 NEW_CLASSIFIER = ("classifier/kernel", "classifier/bias")
@@ -175,7 +175,7 @@ def test_half_precision_files_load_as_float32(path, pretrainer, dtype):
         assert np.array_equal(a, np.asarray(b).astype(dtype).astype(np.float32))
 
 
-def test_missing_and_unexpected_weights_are_listed(path):
+def test_missing_and_unexpected_weights_are_listed(path, pretrainer):
     lost = {
         "bert.encoder.layer.1.output.dense.bias",
         "bert.embeddings.position_embeddings.weight",
@@ -188,27 +188,19 @@ def test_missing_and_unexpected_weights_are_listed(path):
     rewrite(path, lambda weights: weights | {"bert.embeddings.position_ids": np.arange(16)})
     assert load(path)[1].ignored == ("bert.embeddings.position_ids",)
     rewrite(path, lambda weights: {n: v for n, v in weights.items() if n not in lost} | extra)
-    with pytest.raises(InputError) as error:
-        load(path)
-    for name in lost:
-        assert f"{name} is missing" in str(error.value)
-    for name in extra:
-        assert f"{name} is not in the model" in str(error.value)
-    assert "position_ids" not in str(error.value)
+    problems = [f"{name} is missing" for name in lost] + [f"{name} is not in" for name in extra]
+    check_rejected(path, pretrainer, *problems, "^((?!position_ids).)*$")
 
 
 def test_all_shape_mismatches_are_listed_and_no_weight_is_loaded(path, tiny):
     config = replace(tiny.config, intermediate_size=20, max_position_embeddings=32)
-    model = BertPretrainer(config)
-    before = model.get_weights()
-    with pytest.raises(InputError) as error:
-        open_checkpoint(path).load_into(model)
-    message = str(error.value)
-    assert "\n" not in message
-    assert "position_embeddings.weight has shape [16, 8], expected [32, 8]" in message
-    assert "layer.0.intermediate.dense.weight has shape [12, 8], expected [20, 8]" in message
-    assert "layer.1.output.dense.weight has shape [8, 12], expected [8, 20]" in message
-    assert all(map(np.array_equal, before, model.get_weights()))
+    check_rejected(
+        path,
+        BertPretrainer(config),
+        r"position_embeddings\.weight has shape \[16, 8\], expected \[32, 8\]",
+        r"layer\.0\.intermediate\.dense\.weight has shape \[12, 8\], expected \[20, 8\]",
+        r"layer\.1\.output\.dense\.weight has shape \[8, 12\], expected \[8, 20\]",
+    )
 
 
 # --- damaged files ---
@@ -246,26 +238,16 @@ def test_shards_load_like_one_file_and_damaged_ones_are_rejected(path, pretraine
         (lambda w: np.full(w.shape, 1e300), "96 of the 96 values"),
     ],
 )
-def test_weights_must_be_finite_floats(path, tiny, change, message):
+def test_weights_must_be_finite_floats(path, pretrainer, change, message):
     rewrite(path, lambda weights: weights | {KERNEL: change(weights[KERNEL])})
-    check_rejected(path, tiny, message)
-
-
-def check_rejected(path, tiny, message):
-    """Checks that loading raises one line and leaves the model unchanged."""
-    model = BertPretrainer(tiny.config)
-    before = model.get_weights()
-    with pytest.raises(InputError, match=message) as error:
-        open_checkpoint(path).load_into(model)
-    assert "\n" not in str(error.value)
-    assert all(map(np.array_equal, before, model.get_weights()))
+    check_rejected(path, pretrainer, message)
 
 
 @pytest.mark.parametrize("size", [0, 100, 2000])
-def test_truncated_weights_file_is_rejected(path, tiny, size):
+def test_truncated_weights_file_is_rejected(path, pretrainer, size):
     content = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(content[:size])
-    check_rejected(path, tiny, "not a valid safetensors file")
+    check_rejected(path, pretrainer, "not a valid safetensors file")
 
 
 def test_directory_without_weights_is_rejected(path):
