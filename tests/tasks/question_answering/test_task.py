@@ -293,6 +293,7 @@ def written(folder, answerer, questions, predict, scores):
 def test_model_that_knows_the_answers_scores_100(tokenizer, questions, predict_answers_of):
     answerer = QuestionAnswerer(None, tokenizer, V1)
     answered = scorable(questions, SquadSettings(V1), "development")
+    assert scorable(answered, SquadSettings(V1), "development") is answered  # Prepared only once.
     scores = scores_of(answerer, answered, predict_answers_of(questions[:2]))
     assert scores == {"exact": 100.0, "f1": 100.0}
     assert answerer._best_metric == "f1"
