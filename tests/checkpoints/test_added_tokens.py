@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-import os
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -14,42 +12,29 @@ from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.settings import TokenizerSettings, UserToken
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import load_vocab
-from tests.other_formats import WRITERS
+from tests.checkpoints.conftest import edit
+from tests.other_formats import write_tf1
 
 OWN = (UserToken("[URL]"), UserToken("<ent>", normalized=True, special=True), UserToken("xxbos"))
-TABLE = "bert.embeddings.word_embeddings.weight"
 
 
-def save(tiny, path, added=(), settings=TokenizerSettings(), write=save_model_directory):  # noqa: B008 (frozen)
-    """Saves a model whose vocabulary has additional tokens at its end."""
-    vocab = [*tiny.vocab, *added]
+def save(tiny, path, tokens=(), write=save_model_directory):
+    """Saves a model whose vocabulary has user tokens at its end."""
+    vocab = [*tiny.vocab, *(token.content for token in tokens)]
     config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
-    write(path, tiny.make("pretrainer", config), vocab, settings)
+    write(path, tiny.make("pretrainer", config), vocab, TokenizerSettings(user_tokens=tokens))
     return path
 
 
-def with_tokens(tiny, path, tokens=OWN, write=save_model_directory):
-    contents = [token.content for token in tokens]
-    return save(tiny, path, contents, TokenizerSettings(user_tokens=tokens), write)
-
-
-def edit(path, **changes):
-    """Changes keys of a JSON file; None removes a key."""
-    content = json.loads(path.read_text()) if path.exists() else {}
-    content = {key: value for key, value in (content | changes).items() if value is not None}
-    path.write_text(json.dumps(content))
-
-
 def tokenize(path, texts):
-    checkpoint = open_checkpoint(path)
-    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
-    ids = tokenizer.tokenize(texts).to_list()
-    return [[checkpoint.vocab[index] for index in row] for row in ids]
+    tokenizer = BertTokenizer.from_pretrained(path)
+    return [
+        [tokenizer.vocab[index] for index in row] for row in tokenizer.tokenize(texts).to_list()
+    ]
 
 
-@pytest.mark.parametrize("form", ["hugging_face", "tf1"])
-def test_user_tokens_are_read_from_every_format(tiny, tmp_path, form):
-    path = with_tokens(tiny, tmp_path / "a", write=WRITERS[form])
+def test_user_tokens_are_read_from_a_tf1_checkpoint(tiny, tmp_path):
+    path = save(tiny, tmp_path / "a", OWN, write=write_tf1)
     assert open_checkpoint(path).tokenizer_settings.user_tokens == OWN
     assert tokenize(path, ["all[URL]xxbos <ENT>"]) == [["all", "[URL]", "xxbos", "<ent>"]]
 
@@ -59,7 +44,7 @@ def test_tokens_at_the_end_are_added_tokens_and_not_subwords(tiny, tmp_path):
     for file in without.glob("*.json"):
         assert "user_tokens" not in file.read_text()
         assert "added_tokens_decoder" not in file.read_text()
-    path = with_tokens(tiny, tmp_path / "a")
+    path = save(tiny, tmp_path / "a", OWN)
     fast = json.loads((path / "tokenizer.json").read_text())
     assert [*fast["model"]["vocab"]] == tiny.vocab
     assert [token["content"] for token in fast["added_tokens"]][5:] == ["[URL]", "<ent>", "xxbos"]
@@ -97,7 +82,7 @@ def test_tokens_at_the_end_are_added_tokens_and_not_subwords(tiny, tmp_path):
 )
 def test_each_file_of_hugging_face_is_read(tiny, tmp_path, removed, changes, expected):
     assert len(tiny.vocab) == 17
-    path = with_tokens(tiny, tmp_path / "a")
+    path = save(tiny, tmp_path / "a", OWN)
     # As in transformers, vocab.txt may lack the added tokens.
     (path / "vocab.txt").write_text("".join(f"{token}\n" for token in tiny.vocab))
     for name in removed:
@@ -120,45 +105,20 @@ def test_added_token_may_be_a_token_of_the_vocabulary(tiny, tmp_path):
     assert tokenize(path, ["alljackall Jack"]) == [["all", "jack", "all", "jack"]]
 
 
-TOKEN = {"content": "[URL]", "lstrip": False, "rstrip": False, "single_word": False}
-
-
 @pytest.mark.parametrize(
-    ("name", "changes", "reason"),
+    ("token", "reason"),
     [
-        (
-            "tokenizer_config.json",
-            {"added_tokens_decoder": {"17": TOKEN | {"lstrip": True}}},
-            "'[URL]' has lstrip true; expected false",
-        ),
-        (
-            "tokenizer.json",
-            {"added_tokens": [TOKEN | {"id": 17, "rstrip": True}]},
-            "'[URL]' has rstrip true; expected false",
-        ),
-        (
-            "tokenizer.json",
-            {"added_tokens": [TOKEN | {"id": 19}]},
-            "the added token '[URL]' has the id 19; expected 17, as in the vocabulary or directly",
-        ),
-        (
-            "tokenizer.json",
-            {"added_tokens": [TOKEN | {"id": 17, "content": "new york"}]},
-            "user token 'new york': contains white space",
-        ),
-        (
-            "tokenizer.json",
-            {"added_tokens": [TOKEN]},
-            "the added tokens cannot be read (KeyError('id'))",
-        ),
-        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "the added tokens cannot be read"),
+        ({"id": 17, "rstrip": True}, "'[URL]' has rstrip true; expected false"),
+        ({"id": 19}, "'[URL]' has the id 19; expected 17, as in the vocabulary or directly after"),
+        ({"id": 17, "content": "new york"}, "user token 'new york': contains white space"),
+        ({}, "the added tokens cannot be read (KeyError('id'))"),
     ],
 )
-def test_unsupported_added_tokens_give_a_reason(tiny, tmp_path, name, changes, reason):
-    path = with_tokens(tiny, tmp_path / "a", OWN[:1])
+def test_unsupported_added_tokens_give_a_reason(tiny, tmp_path, token, reason):
+    path = save(tiny, tmp_path / "a", OWN[:1])
     (path / "vocab.txt").write_text("".join(f"{token}\n" for token in tiny.vocab))
-    (path / ({"tokenizer.json", "tokenizer_config.json"} - {name}).pop()).unlink()
-    edit(path / name, **changes)
+    (path / "tokenizer_config.json").unlink()
+    edit(path / "tokenizer.json", added_tokens=[{"content": "[URL]"} | token])
     opened = open_checkpoint(path)
     assert opened.vocab is None
     assert reason in opened.tokenizer_mismatch
@@ -178,35 +138,10 @@ def test_convert_adds_user_tokens(tiny, tmp_path, run_program):
     )
     assert done.returncode == 0, done.stderr
     assert tokenize(tmp_path / "b", ["a<work>jacks"])[0][:3] == ["a", "<work>", "jack"]
-    old, new = (load_file(path / "model.safetensors")[TABLE] for path in (source, tmp_path / "b"))
-    assert np.array_equal(new[:17], old)
-    # "<" and ">" are not in the vocabulary.
-    rows = old[[tiny.vocab.index(token) for token in ("[UNK]", "work", "[UNK]")]]
-    np.testing.assert_allclose(new[17:], [rows.mean(0)], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("", ": is empty; expected one token per line"),
-        ("[A]\n[A]\n", ": the token '[A]' is on lines 1 and 2"),
-        ("a b\n", ", line 1: 'a b' contains white space"),
-        ("[URL]\n", ": '[URL]' is already a user token; expected only new tokens"),
-    ],
-)
-def test_convert_rejects_bad_user_tokens(tiny, tmp_path, run_program, content, expected):
-    source = with_tokens(tiny, tmp_path / "a")
-    (tmp_path / "own.txt").write_text(content)
-    done = run_program(
-        "convert.py", str(source), str(tmp_path / "b"), user_tokens=tmp_path / "own.txt"
-    )
-    assert done.returncode == 1
-    assert f"--user_tokens={tmp_path}/own.txt{expected}" in done.stderr.splitlines()[-1]
-    assert sorted(os.listdir(tmp_path)) == ["a", "own.txt"]
 
 
 def test_user_tokens_are_kept_when_a_vocabulary_shrinks(tiny, tmp_path, run_program):
-    source = with_tokens(tiny, tmp_path / "a")
+    source = save(tiny, tmp_path / "a", OWN)
     (tmp_path / "text.txt").write_text("all[URL] work\n")
     done = run_program(
         "convert.py", str(source), str(tmp_path / "b"), keep_corpus=tmp_path / "text.txt"
@@ -224,7 +159,7 @@ def test_transformers_computes_the_same_ids_in_both_directions(tiny, tmp_path, r
     random = np.random.default_rng(0)
     texts = ["".join(random.choice(words, random.integers(1, 12))) for _ in range(300)]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
-    ours = with_tokens(tiny, tmp_path / "ours")
+    ours = save(tiny, tmp_path / "ours", OWN)
     path = save(tiny, tmp_path / "theirs")
     tokens = ["[URL]", {"content": "<ent>", "normalized": False}, "xxbos"]
     tokens.append({"content": "[USER]", "special": True})
@@ -232,11 +167,10 @@ def test_transformers_computes_the_same_ids_in_both_directions(tiny, tmp_path, r
     files = [tmp_path / name for name in ("tokens.json", "texts.json", "out.json")]
     run_in_peers("add_tokens_transformers.py", path, *files, ours)
     found = json.loads(files[-1].read_text())
-    assert open_checkpoint(ours).tokenizer().tokenize(texts).to_list() == found["ours"]
+    assert BertTokenizer.from_pretrained(ours).tokenize(texts).to_list() == found["ours"]
     edit(path / "config.json", vocab_size=len(tiny.vocab) + 4)
-    checkpoint = open_checkpoint(path)
-    assert len(checkpoint.tokenizer_settings.user_tokens) == 4
-    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
+    tokenizer = BertTokenizer.from_pretrained(path)
+    assert len(tokenizer.settings.user_tokens) == 4
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     places = [byte_to_char_offsets(texts, each).to_list() for each in (starts, ends)]
     assert ids.to_list() == found["ids"]

@@ -1,7 +1,5 @@
 """TF1 checkpoints: Google's names, layouts and outputs, and every form of their paths."""
 
-import dataclasses
-import json
 import shutil
 from pathlib import Path
 
@@ -47,22 +45,16 @@ def rewrite(prefix, change):
     )
 
 
-def outputs(model, golden):
-    """Runs the pre-trainer on the golden batch; returns outputs as Google's code does."""
+def assert_same_outputs(model, golden):
+    """Checks that the outputs on the golden batch are those of Google's code."""
     inputs = {name: golden[name] for name in INPUTS}
     found = {**model.encoder(inputs), **model(inputs)}
     masked_lm = keras.ops.log_softmax(found["masked_lm_logits"])
-    return {
-        "sequence_output": found["sequence_output"],
-        "pooled_output": found["pooled_output"],
-        "masked_lm_log_probs": keras.ops.reshape(masked_lm, (-1, masked_lm.shape[-1])),
-        "next_sentence_log_probs": keras.ops.log_softmax(found["next_sentence_logits"]),
-    }
-
-
-def assert_same_outputs(model, golden):
-    for name, value in outputs(model, golden).items():
-        np.testing.assert_allclose(np.asarray(value), golden[name], atol=1e-5, err_msg=name)
+    found["masked_lm_log_probs"] = keras.ops.reshape(masked_lm, (-1, masked_lm.shape[-1]))
+    found["next_sentence_log_probs"] = keras.ops.log_softmax(found["next_sentence_logits"])
+    names = ("sequence_output", "pooled_output", "masked_lm_log_probs", "next_sentence_log_probs")
+    for name in names:
+        np.testing.assert_allclose(np.asarray(found[name]), golden[name], atol=1e-5, err_msg=name)
 
 
 def test_public_checkpoint_matches_outputs_of_googles_code(released):
@@ -108,6 +100,8 @@ def test_googles_fine_tuned_heads_load(written, make, scope, units):
 
 def test_newest_checkpoint_of_a_training_directory_is_opened(written):
     path, _ = written
+    (path / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")  # Ignored.
+    assert open_checkpoint(path).vocab
     for step in (10, 20):
         for file in path.glob("bert_model.ckpt.*"):
             shutil.copy(file, path / file.name.replace("bert_model.ckpt", f"model.ckpt-{step}"))
@@ -122,20 +116,6 @@ def test_newest_checkpoint_of_a_training_directory_is_opened(written):
         open_checkpoint(path)
 
 
-def test_binary_checkpoint_file_is_ignored(written):
-    path, _ = written
-    (path / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")
-    checkpoint = open_checkpoint(path)
-    assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
-
-
-def test_exact_gelu_is_restored(tiny, tmp_path):
-    config = dataclasses.replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
-    write_tf1(tmp_path / "a", tiny.make("encoder", config), tiny.vocab)
-    assert json.loads((tmp_path / "a" / "bert_config.json").read_text())["hidden_act"] == "gelu"
-    assert open_checkpoint(tmp_path / "a").config == config
-
-
 def test_missing_config_is_rejected_with_the_remedy(written):
     path, _ = written
     (path / "bert_config.json").unlink()
@@ -143,8 +123,6 @@ def test_missing_config_is_rejected_with_the_remedy(written):
         InputError, match=r"has no bert_config\.json; expected it next to the weights"
     ):
         open_checkpoint(path)
-    with pytest.raises(InputError, match=r"has no bert_config\.json"):
-        open_checkpoint(path / "bert_model.ckpt")
 
 
 def test_damaged_and_other_checkpoints_are_rejected(written):
@@ -159,7 +137,3 @@ def test_damaged_and_other_checkpoints_are_rejected(written):
     tf.train.Checkpoint(a=tf.Variable(1.0)).write(str(path / "bert_model.ckpt"))
     with pytest.raises(InputError, match="a TF2 object checkpoint; expected a TF1 checkpoint"):
         open_checkpoint(path).load_into(BertPretrainer(config))
-    vocab = (path / "vocab.txt").read_text()
-    (path / "vocab.txt").write_text(f"{vocab}one\n")
-    with pytest.raises(InputError, match=r"vocab\.txt: has 18 tokens.* 17"):
-        open_checkpoint(path)

@@ -17,6 +17,7 @@ from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.heads import MaskedLMHead
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
+from tests.checkpoints.conftest import check_rejected
 from tests.checkpoints.test_tokenizer_json import vocab_of
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -116,12 +117,11 @@ def test_half_precision_presets_load_as_float32(preset):
     np.testing.assert_allclose(encoder.pooler.dense.bias, kept, rtol=2**-7)
 
 
-def rewrite_tokenizer(path, **own):
-    """Rewrites tokenizer.json of a preset; class_name is set at the top level."""
+def rewrite_tokenizer(path, class_name="BertTokenizer", **config):
+    """Rewrites tokenizer.json of a preset."""
     tokenizer = json.loads((path / "tokenizer.json").read_text())
-    tokenizer["class_name"] = own.pop("class_name", "BertTokenizer")
-    tokenizer["config"] |= own
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = tokenizer["config"] | config
+    (path / "tokenizer.json").write_text(json.dumps({"class_name": class_name, "config": config}))
 
 
 @pytest.mark.parametrize(
@@ -164,24 +164,6 @@ def test_uncased_preset_that_keeps_accents_opens_with_a_warning(preset, caplog):
         checkpoint = open_checkpoint(preset)
         assert (checkpoint.tokenizer_mismatch, checkpoint.do_lower_case) == (None, True)
         assert caplog.text.count("strip_accents is false; accents are stripped") == warnings
-
-
-def test_all_weight_mismatches_are_listed(preset):
-    with h5py.File(preset / "model.weights.h5", "a") as file:
-        del file["layers/embedding/vars/0"]
-        file.copy("layers/transformer_encoder_1", "layers/transformer_encoder_2")
-    config = json.loads((preset / "config.json").read_text())
-    config["config"]["num_heads"] = 4
-    (preset / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError) as error:
-        open_checkpoint(preset).load_into(BertEncoder(open_checkpoint(preset).config))
-    for problem in (
-        "backbone/layers/embedding/vars/0 is missing",
-        "transformer_encoder/_self_attention_layer/key_dense/vars/0 has shape [8, 2, 4], "
-        "expected [8, 4, 2]",
-        "transformer_encoder_2/_feedforward_layer_norm/vars/0 is not in the model",
-    ):
-        assert problem in str(error.value)
 
 
 def test_damaged_or_unsupported_preset_is_rejected(preset):
@@ -235,7 +217,6 @@ def of_type(kind):
         (virtual_dataset, f"{KERNEL} is empty or refers to other files"),
         (external_link, "is missing"),
         (of_type(h5py.ref_dtype), "has type .*; expected one of float16"),
-        (of_type(h5py.string_dtype()), "has type .*; expected one of float16"),
         (of_type(np.dtype([("a", "f4")])), "has type .*; expected one of float16"),
         (of_type("i4"), "has type int32; expected one of float16"),
     ],
@@ -245,9 +226,4 @@ def test_datasets_must_be_floats_in_the_file(preset, make, message):
         shape = opened[KERNEL].shape
         del opened[KERNEL]
         make(opened, shape, preset.parent)
-    model = BertEncoder(open_checkpoint(preset).config)
-    before = model.get_weights()
-    with pytest.raises(InputError, match=message) as error:
-        open_checkpoint(preset).load_into(model)
-    assert "\n" not in str(error.value)
-    assert all(map(np.array_equal, before, model.get_weights()))
+    check_rejected(preset, BertEncoder(open_checkpoint(preset).config), message)

@@ -2,15 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.convert import add_tokens, convert, keep_tokens
+from keras_bert.checkpoints.convert import convert, keep_tokens
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
-from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
@@ -22,39 +22,24 @@ TABLE, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 SETTINGS = TokenizerSettings()
 
 
-def save(path, vocab, extra=None, seed=0):
+def save(path, tiny, vocab, extra):
     """Saves a pre-trained model with random weights for a vocabulary."""
-    config = BertConfig(len(vocab), 8, 2, 2, 12, max_position_embeddings=24)
-    model = BertPretrainer(config)
-    random = np.random.default_rng(seed)
-    for variable in model.weights:
-        variable.assign(random.normal(0.1, 0.3, variable.shape))
-    save_model_directory(path, model, vocab, extra=extra or {})
+    config = replace(tiny.config, vocab_size=len(vocab), max_position_embeddings=24)
+    save_model_directory(path, tiny.make("pretrainer", config), vocab, extra=extra)
     return path
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return save(tmp_path_factory.mktemp("source") / "bert", VOCAB, {"sep_token_id": 3})
+def source(tiny, tmp_path_factory):
+    return save(tmp_path_factory.mktemp("source") / "bert", tiny, VOCAB, {"sep_token_id": 3})
 
 
 def tokenize(path, texts):
     """Returns the tokens of texts, and the model's inputs."""
-    checkpoint = open_checkpoint(path)
-    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
-    rows = [
-        [tokenizer.cls_token_id, *row, tokenizer.sep_token_id][:24]
-        for row in tokenizer.tokenize(texts).to_list()
-    ]
-    width = max(map(len, rows))
-    ids = np.array([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows], np.int32)
-    inputs = {
-        "input_ids": ids,
-        "input_mask": np.array([[int(i < len(row)) for i in range(width)] for row in rows]),
-        "segment_ids": np.zeros_like(ids),
-        "masked_lm_positions": np.ones([len(rows), 1], np.int32),
-    }
-    return [[checkpoint.vocab[index] for index in row] for row in rows], inputs
+    tokenizer = BertTokenizer.from_pretrained(path)
+    inputs = tokenizer(texts, max_seq_length=24)
+    inputs["masked_lm_positions"] = np.ones([len(texts), 1], np.int32)
+    return [[tokenizer.vocab[index] for index in row] for row in inputs["input_ids"]], inputs
 
 
 def run_model(path, inputs):
@@ -115,17 +100,10 @@ def test_new_rows_are_the_means_of_their_subwords(source, tmp_path, run_program)
     assert tokens == [["[CLS]", "jacks", "jacks", "##ful", "[UNK]", "workful", "xyz", "[SEP]"]]
 
 
-def test_a_token_within_words_starts_as_the_mean_of_tokens_within_words(source, tmp_path):
-    vocab = [*VOCAB, "##a", "##work", "s"]
-    grown = add_tokens(vocab, SETTINGS, ["##aworks", "aworks", "##qs"], "here")
-    names = [[vocab[index] for index in ids] for ids in grown.sources[len(vocab) :]]
-    assert names == [["##a", "##work", "##s"], ["a", "##work", "##s"], ["[UNK]"]]
-
-
-def test_ids_in_other_settings_follow_their_tokens(tmp_path):
+def test_ids_in_other_settings_follow_their_tokens(tiny, tmp_path):
     vocab = ["work", *VOCAB[:6], *VOCAB[7:]]
     extra = {"sep_token_id": 4, "bos_token_id": 0, "eos_token_id": None}
-    save(tmp_path / "a", vocab, extra)
+    save(tmp_path / "a", tiny, vocab, extra)
     convert(
         tmp_path / "a",
         tmp_path / "b",
@@ -162,6 +140,8 @@ def test_tokens_of_a_corpus_are_kept_and_its_outputs_stay(source, tmp_path, run_
     ("flag", "content", "expected"),
     [
         ("add_tokens", "jacks\nnew york\n", ", line 2: 'new york' contains white space"),
+        ("user_tokens", "", ": is empty; expected one token per line"),
+        ("user_tokens", "[A]\n[A]\n", ": the token '[A]' is on lines 1 and 2; expected each"),
         ("add_tokens", "jacks\nwork\n", ": 'work' is already in the vocabulary; expected only new"),
         ("add_tokens", "##.\n", ": '##.' would never be used, because the tokenizer makes 'a .'"),
         ("keep_corpus", "\n \n", ": contains no words; expected text"),
@@ -178,7 +158,7 @@ def test_bad_files_give_one_line_and_no_output(
     source, tmp_path, run_program, flag, content, expected
 ):
     file = tmp_path / "file.txt"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    file.write_text(content)
     done = change(run_program, source, tmp_path / "out", **{flag: file})
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]

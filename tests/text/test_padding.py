@@ -15,24 +15,6 @@ def combined(a, b=None, length=8, **options):
     return combine_segments(*sides, max_seq_length=length, **special, **options)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "ids", "segment_ids"),
-    [
-        ([[7, 8], []], None, [[CLS, 7, 8, SEP], [CLS, SEP]], [[0] * 4, [0] * 2]),
-        ([[7, 8]], [[9]], [[CLS, 7, 8, SEP, 9, SEP]], [[0, 0, 0, 0, 1, 1]]),
-        ([[]], [[]], [[CLS, SEP, SEP]], [[0, 0, 1]]),
-        ([[*range(1, 20)]], None, [[CLS, 1, 2, 3, 4, 5, 6, SEP]], [[0] * 8]),
-        # Of two equally long segments, the second one is truncated first.
-        ([[1, 2, 3]], [[4, 5, 6]], [[CLS, 1, 2, 3, SEP, 4, 5, SEP]], [[0] * 5 + [1] * 3]),
-    ],
-)
-def test_segments_have_special_tokens_and_ids(a, b, ids, segment_ids):
-    segments = combined(a, b)
-    assert segments.input_ids.to_list() == ids
-    assert segments.segment_ids.to_list() == segment_ids
-    assert {segments.input_ids.dtype, segments.segment_ids.dtype} == {tf.int32}
-
-
 def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
     rng = np.random.default_rng(7)
     lengths = rng.integers(0, 14, size=(300, 2))
@@ -49,7 +31,9 @@ def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
             expected.append([CLS, *left, SEP, *right, SEP])
         assert segments.input_ids.to_list() == expected
         assert segments.truncated.numpy().tolist() == truncated
-    assert combined([[7] * 6, [7] * 7, []]).truncated.numpy().tolist() == [False, True, False]
+    single = combined([[*range(6)], [*range(7)], []])
+    assert single.input_ids.to_list() == [[CLS, *range(6), SEP]] * 2 + [[CLS, SEP]]
+    assert single.truncated.numpy().tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("truncates_as_transformers", [False, True])

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from keras_bert.checkpoints.tokenizer_files import tokenizer_json
 from keras_bert.errors import InputError
 from keras_bert.text.offsets import byte_to_char_offsets
-from keras_bert.text.settings import TokenizerSettings, UserToken, number_of_subwords
+from keras_bert.text.settings import TokenizerSettings, UserToken
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
@@ -141,21 +141,6 @@ def test_ids_without_user_tokens_do_not_change():
     texts = ["ab[URL]c", "<ent>", "\ufdd5a"]
     plain, own = BertTokenizer(VOCAB), BertTokenizer([*VOCAB, "qq"], user_tokens=["qq"])
     assert plain.tokenize(texts).to_list() == own.tokenize(texts).to_list()
-
-
-@pytest.mark.parametrize(
-    ("vocab", "size"),
-    [
-        (["a", "b"], 2),
-        (["a", "X", "Y"], 1),
-        (["X", "a", "Y"], 2),
-        (["X", "a", "Y", "[unused3]"], 2),
-        (["X", "a", "[unused3]"], 3),
-        (["a", "[unused1]", "X"], 2),
-    ],
-)
-def test_user_tokens_at_the_end_are_not_subwords(vocab, size):
-    assert number_of_subwords([UserToken("X"), UserToken("Y")], vocab) == size
 
 
 @pytest.mark.parametrize(

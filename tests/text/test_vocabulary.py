@@ -3,7 +3,7 @@
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.text.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
 SPECIAL = "\n".join(SPECIAL_TOKENS) + "\n"
 
@@ -49,18 +49,6 @@ def test_empty_files_are_rejected(write, content):
         load_vocab(write(content))
 
 
-def test_missing_files_are_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"cannot read vocabulary .*none.txt: No such file"):
-        load_vocab(tmp_path / "none.txt")
-
-
-@pytest.mark.parametrize("token", SPECIAL_TOKENS)
-def test_missing_special_tokens_are_rejected(write, token):
-    with pytest.raises(InputError) as error:
-        load_vocab(write(SPECIAL.replace(token + "\n", "")))
-    assert token in str(error.value)
-
-
 def test_special_tokens_in_lower_case_are_rejected_and_named(write):
     with pytest.raises(InputError, match=r"\[MASK\].*\[mask\] in lower case"):
         load_vocab(write(SPECIAL.replace("[MASK]", "[mask]")))
@@ -81,22 +69,3 @@ def test_real_vocabularies_have_the_expected_sizes(shared_data, folder, size):
     vocab = load_vocab(path)
     assert len(vocab) == size
     assert vocab == path.read_bytes().decode().replace("\r", "").removesuffix("\n").split("\n")
-
-
-@pytest.mark.parametrize(("tokens", "rows"), [(92, 92), (92, 93), (92, 128), (31102, 32102)])
-def test_rows_of_a_padded_embedding_table_get_unused_tokens(tokens, rows):
-    vocab = [f"w{index}" for index in range(tokens - 1)] + ["[unused1]"]
-    fitted = fit_vocab(vocab, rows, "vocab.txt")
-    assert fitted[:tokens] == vocab
-    assert fitted[tokens : tokens + 2] == ["[unused0]", "[unused2]"][: rows - tokens]
-    assert len(set(fitted)) == rows
-
-
-@pytest.mark.parametrize(
-    ("tokens", "rows"),
-    [(97, 96), (30522, 28996)],
-)
-def test_vocabulary_that_does_not_fit_the_table_is_rejected(tokens, rows):
-    message = rf"vocab\.txt: has {tokens} tokens, but .* is {rows}; expected at most as many"
-    with pytest.raises(InputError, match=message):
-        fit_vocab([f"w{index}" for index in range(tokens)], rows, "vocab.txt")

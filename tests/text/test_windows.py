@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from keras_bert.text.windows import head_and_tail, make_text_windows
+from keras_bert.text.windows import make_text_windows
 
 CLS, SEP = 101, 102
 SPECIAL = {"cls_token_id": CLS, "sep_token_id": SEP}
@@ -13,18 +13,6 @@ def texts_of(*lengths):
     """Returns texts whose tokens are numbered from 1, and from 1,001 in the second text."""
     rows = [[1000 * row + 1 + i for i in range(length)] for row, length in enumerate(lengths)]
     return rows, tf.ragged.constant(rows, tf.int32, ragged_rank=1)
-
-
-@pytest.mark.parametrize("room", [1, 2, 4, 5, 9])
-def test_head_and_tail_keep_both_ends(room):
-    rows, tokens = texts_of(10, 0, room, room + 1)
-    shortened, truncated = head_and_tail(tokens, room)
-    head = room // 4
-    expected = [
-        row if len(row) <= room else row[:head] + row[len(row) - (room - head) :] for row in rows
-    ]
-    assert shortened.to_list() == expected
-    assert truncated.numpy().tolist() == [len(row) > room for row in rows]
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (4,), (5, 0, 1, 4, 11, 3), (100, 1)])

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.text_processor import TextProcessor
@@ -96,9 +94,14 @@ def check(tokenizer, batches):
     offsets = in_graph(tokenizer.tokenize_with_offsets)
     for batch in batches:
         strings = [text.decode("utf-8", "ignore") for text in batch]
+        is_valid = [text.encode() for text in strings] == batch
+        expected = offsets(batch)
+        assert_equal([ids(batch)], expected[:1], batch)
         for texts in (batch, strings):
-            assert_equal([tokenizer.tokenize(texts)], [ids(texts)], texts)
-            assert_equal(tokenizer.tokenize_with_offsets(texts), offsets(texts), texts)
+            if texts is strings and not is_valid:
+                expected = offsets(strings)
+            assert_equal([tokenizer.tokenize(texts)], expected[:1], texts)
+            assert_equal(tokenizer.tokenize_with_offsets(texts), expected, texts)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -115,37 +118,28 @@ def test_texts_of_parts_that_depend_on_their_neighbors(name):
     check(tokenizer_of(name), batches)
 
 
-@given(st.lists(st.lists(st.sampled_from(BYTES) | st.text().map(str.encode)).map(b"".join)))
-@settings(max_examples=300, deadline=None)
-def test_generated_texts(texts):
-    ids, starts, ends = UNCASED.tokenize_with_offsets(texts)
-    assert_equal([ids, starts, ends], UNCASED_OFFSETS(tf.constant(texts, tf.string)), texts)
-
-
 UNCASED = tokenizer_of("uncased")
-UNCASED_OFFSETS = in_graph(UNCASED.tokenize_with_offsets)
-
-
 SUFFIXES = (".txt", ".tsv", ".json", ".conll")
+VOCABULARIES = {
+    "bert-base-uncased": True,
+    "bert-base-cased": False,
+    "bert-base-chinese": True,
+    "bert-base-multilingual-cased": False,
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("folder", "do_lower_case"),
-    [
-        ("bert-base-uncased", True),
-        ("bert-base-cased", False),
-        ("bert-base-chinese", True),
-        ("bert-base-multilingual-cased", False),
-    ],
-)
-def test_real_text(shared_data, folder, do_lower_case):
-    tokenizer = BertTokenizer(shared_data / "vocab" / folder / "vocab.txt", do_lower_case)
+@pytest.mark.parametrize("folder", VOCABULARIES)
+def test_real_text(shared_data, folder):
+    """Compares a quarter of the lines of each file with each vocabulary, all lines with one."""
+    vocab = shared_data / "vocab" / folder / "vocab.txt"
+    tokenizer = BertTokenizer(vocab, do_lower_case=VOCABULARIES[folder])
     paths = [path for path in sorted(shared_data.rglob("*")) if path.suffix in SUFFIXES]
     batches = [[line for line in path.read_bytes().split(b"\n") if line] for path in paths]
     batches.append(lzma.decompress(min(shared_data.rglob("*.txt.xz")).read_bytes()).split(b"\n"))
     assert sum(map(len, batches)) > 200_000
-    check(tokenizer, batches)
+    first = [*VOCABULARIES].index(folder)
+    check(tokenizer, (lines[first::4] for lines in batches))
 
 
 def test_pairs_become_the_inputs_of_the_graph():

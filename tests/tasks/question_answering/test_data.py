@@ -13,7 +13,6 @@ from keras_bert.tasks.question_answering.data import (
     Question,
     SquadSettings,
     aligned,
-    check_doc_stride,
     load_questions,
     read_data,
 )
@@ -59,15 +58,6 @@ def test_questions_need_answers_to_be_scored_but_not_to_be_predicted(files):
         read(files, "eval_file")
 
 
-# --- settings ---
-
-
-def test_stride_that_is_larger_than_every_window_is_rejected():
-    check_doc_stride(380, 384)
-    with pytest.raises(InputError, match=r"doc_stride=381: is larger .* at most 380, for max_seq_"):
-        check_doc_stride(381, 384)
-
-
 # --- files ---
 
 
@@ -78,9 +68,9 @@ def entry(**changes):
 
 @pytest.fixture
 def write(tmp_path):
-    def write(*entries, context=CONTEXT):
+    def write(*entries):
         path = tmp_path / "squad.json"
-        data = [{"paragraphs": [{"context": context, "qas": list(entries)}]}]
+        data = [{"paragraphs": [{"context": CONTEXT, "qas": list(entries)}]}]
         path.write_text(json.dumps({"data": data}), encoding="utf-8-sig")
         return path
 
@@ -121,9 +111,7 @@ def test_invalid_questions_are_rejected(write, entries, message):
         load_questions(write(*entries))
 
 
-def test_empty_context_and_other_format_are_rejected(write, tmp_path):
-    with pytest.raises(InputError, match="the question 'a': has an empty question or"):
-        load_questions(write(entry(), context=""))
+def test_other_format_is_rejected(tmp_path):
     (tmp_path / "other.json").write_text('{"rows": []}')
     with pytest.raises(InputError, match=r"other\.json, line 1: has no 'paragraphs'; expected a l"):
         load_questions(tmp_path / "other.json")
@@ -138,16 +126,13 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("form", ["jsonl", "data.json", "parquet"])
-def test_rows_of_the_hugging_face_hub_are_read(tmp_path, form):
-    path = tmp_path / f"squad.{form}"
-    if form == "parquet":
-        parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
-    elif form == "data.json":
-        path.write_text(json.dumps({"version": "1", "data": ROWS}))
+@pytest.mark.parametrize("name", ["squad.json", "squad.parquet"])
+def test_rows_of_the_hugging_face_hub_are_read(tmp_path, name):
+    if name == "squad.parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / name)
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert load_questions(path) == [
+        (tmp_path / name).write_text(json.dumps({"version": "1", "data": ROWS}))
+    assert load_questions(tmp_path / name) == [
         Question("a", "Who?", CONTEXT, (Answer("Rollo", 0), Answer("rollo", 0))),
         Question("b", "When?", CONTEXT, ()),
     ]
@@ -181,7 +166,6 @@ def test_invalid_row_is_rejected_with_its_line_or_id(tmp_path, changes, message)
         ("fealty", 14, ("fealty", 12)),
         ("fealty", 6, ("fealty", 12)),  # within the next word
         ("fealty", 0, None),
-        ("Charles", 0, None),
         ("Rollo", 99, None),
         ("", 0, None),
         (".", -1, None),

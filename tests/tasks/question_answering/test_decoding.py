@@ -1,18 +1,15 @@
 """Predictions from logits: the best spans, n-best lists, null odds; and exported signatures."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.config import BertConfig
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
 )
 from keras_bert.tasks.question_answering.task import ServedQuestionAnswering
-from tests.tasks.question_answering.reference import FixedLogits, candidates_of, check_answers
+from tests.tasks.question_answering.reference import FixedNetwork, candidates_of, check_answers
 
 TEXT = "Rollo, the  Norse\nleader (911), swore fealty to King Charles; Rollo swore."
 
@@ -22,44 +19,15 @@ TEXT = "Rollo, the  Norse\nleader (911), swore fealty to King Charles; Rollo swo
 SMALL = AnswerSettings(24, 4, 7, 5, 6)
 
 
-class FixedNetwork(FixedLogits):
-    """Returns FixedLogits with the number of positions of a model."""
-
-    config = BertConfig(vocab_size=100)
-
-
-def served(network, tokenizer, settings=AnswerSettings(), *, graph=False):  # noqa: B008
-    """Returns a function that takes lists of texts and returns arrays."""
-    answering = ServedQuestionAnswering(network, SpanProcessor(tokenizer, settings))
-    run = (
-        answering.signatures()["serving_default"]
-        if graph
-        else functools.partial(answering.run, "serving_default")
-    )
-
-    def ask(questions, contexts):
-        outputs = run(tf.constant(questions, tf.string), tf.constant(contexts, tf.string))
-        return {name: value.numpy() for name, value in outputs.items()}
-
-    return ask
+def ask(tokenizer, settings, questions, contexts):
+    """Returns the outputs of FixedNetwork for lists of texts, as arrays."""
+    answering = ServedQuestionAnswering(FixedNetwork(), SpanProcessor(tokenizer, settings))
+    columns = (tf.constant(column, tf.string) for column in (questions, contexts))
+    outputs = answering.run("serving_default", *columns)
+    return {name: value.numpy() for name, value in outputs.items()}
 
 
-def expected(questions, tokenizer, network, settings):
-    """Returns the reference decoding of the same logits."""
-    windows = SpanProcessor(tokenizer, settings).preprocess(
-        tf.constant([q.text for q in questions]), tf.constant([q.context for q in questions])
-    )
-    logits = network(windows.input_ids, windows.segment_ids)
-    return candidates_of(
-        questions, tokenizer, settings, *(values.numpy() for values in logits.values())
-    )
-
-
-def asked(*pairs):
-    return [Question(str(i), text, context, None) for i, (text, context) in enumerate(pairs)]
-
-
-MIXED = asked(
+MIXED = [
     ("who ?", TEXT),
     ("when was the leader who swore fealty ?", "king " * 40),
     ("", "rollo"),
@@ -69,7 +37,7 @@ MIXED = asked(
     ("王 who", "王王, Ké\u0301 王 was the LEADER " * 7),
     ("who ?", TEXT),
     ("who", " 911" * 60),
-)
+]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +51,13 @@ MIXED = asked(
     ids=["defaults", "v2", "one", "many windows"],
 )
 def test_answers_and_candidates_equal_exhaustive_search(tokenizer, settings):
-    network = FixedNetwork()
-    outputs = served(network, tokenizer, settings)(
-        [q.text for q in MIXED], [q.context for q in MIXED]
-    )
-    check_answers(outputs, MIXED, expected(MIXED, tokenizer, network, settings), settings)
+    columns = [*zip(*MIXED, strict=True)]
+    outputs = ask(tokenizer, settings, *columns)
+    windows = SpanProcessor(tokenizer, settings).preprocess(*map(tf.constant, columns))
+    logits = FixedNetwork()(windows.input_ids, windows.segment_ids).values()
+    questions = [Question(str(i), *pair, None) for i, pair in enumerate(MIXED)]
+    found = candidates_of(questions, tokenizer, settings, *(values.numpy() for values in logits))
+    check_answers(outputs, questions, found, settings)
     if settings.version_2_with_negative:  # The data cover both sides of the threshold.
         assert {text == b"" for text in outputs["answer"]} == {True, False}
 
@@ -98,7 +68,7 @@ def test_invalid_utf_8_bytes_are_kept_and_count_as_characters(tokenizer):
         "Zürich \u0001 王 rollo".encode(),
         b"rol\x00lo \x00 was \xe7\x8e the king \x80",
     ]
-    outputs = served(FixedNetwork(), tokenizer)(["who ?"] * 3, contexts)
+    outputs = ask(tokenizer, AnswerSettings(), ["who ?"] * 3, contexts)
     for i, context in enumerate(contexts):
         text = context.decode("utf-8", "surrogateescape")
         answers = [answer for answer in outputs["nbest_answers"][i] if answer]
@@ -123,5 +93,5 @@ def test_token_ids_give_the_logits_of_windows_made_by_a_client(tokenizer):
     assert outputs.keys() == {*expected, "truncated"}
     # Four tokens of a question are kept; contexts are split into windows.
     questions = ["who ? who ?", "who ? who ? who", "who ?"]
-    outputs = served(network, tokenizer, SMALL)(questions, [TEXT, TEXT, TEXT * 20])
+    outputs = ask(tokenizer, SMALL, questions, [TEXT, TEXT, TEXT * 20])
     assert outputs["truncated"].tolist() == [False, True, False]

@@ -13,13 +13,6 @@ from tests.tasks.question_answering.conftest import labelled
 LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 tokens
 
 
-def windows(questions, tokenizer, *sizes):
-    """Returns the windows of some questions."""
-    texts, contexts = ([getattr(q, name) for q in questions] for name in ("text", "context"))
-    settings = AnswerSettings(*sizes)
-    return SpanProcessor(tokenizer, settings).preprocess(texts, contexts)
-
-
 def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):
     question = ask(LONG, answer="fealty to king")
     examples = labelled([question], tokenizer, 13, 4, 4)
@@ -53,7 +46,8 @@ def test_labeled_tokens_give_the_answer_text_in_every_language(
     questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")[::4]
     tokenizer = BertTokenizer(shared_data / "vocab" / vocabulary / "vocab.txt", lower)
     examples = labelled(questions, tokenizer)
-    made = windows(questions, tokenizer)
+    columns = [q.text for q in questions], [q.context for q in questions]
+    made = SpanProcessor(tokenizer, AnswerSettings()).preprocess(*columns)
     labels = examples.labels
     same = set()
     to_token = (made.first_token - made.context_at).numpy()
