@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.text_processor import TextProcessor
@@ -118,7 +120,15 @@ def test_texts_of_parts_that_depend_on_their_neighbors(name):
     check(tokenizer_of(name), batches)
 
 
+@given(st.lists(st.lists(st.sampled_from(BYTES) | st.text().map(str.encode)).map(b"".join)))
+@settings(max_examples=100, deadline=None)
+def test_generated_texts(texts):
+    expected = UNCASED_OFFSETS(tf.constant(texts, tf.string))
+    assert_equal(UNCASED.tokenize_with_offsets(texts), expected, texts)
+
+
 UNCASED = tokenizer_of("uncased")
+UNCASED_OFFSETS = in_graph(UNCASED.tokenize_with_offsets)
 SUFFIXES = (".txt", ".tsv", ".json", ".conll")
 VOCABULARIES = {
     "bert-base-uncased": True,
