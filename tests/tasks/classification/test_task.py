@@ -81,13 +81,6 @@ def test_callbacks_write_their_files(trained):
     np.testing.assert_allclose(classifier.predict(TEXTS[:5])["logits"], logits, atol=1e-6)
 
 
-def test_evaluate_logs_the_number_of_truncated_texts(trained, caplog):
-    classifier = trained[0]
-    limit = classifier.settings.max_seq_length
-    classifier.evaluate(["good " * limit, "good"], LABELS[:2])
-    assert f"1 of 2 texts are truncated to max_seq_length={limit} tokens" in caplog.text
-
-
 def test_empty_list_of_texts_gives_empty_arrays(trained):
     for empty in ([], ([], []), np.array([])):
         answers = trained[0].predict(empty)
@@ -267,12 +260,9 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
     ("arguments", "message"),
     [
         ({"labels": ["a"]}, r"labels=\['a'\]: expected at least two different names"),
-        ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected .* no duplicates"),
         ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),
         ({"max_seq_length": 33}, r"max_seq_length=33: expected from 5 to the model's 32 positions"),
         ({"dtype": "bf16"}, "dtype='bf16': expected one of float32, mixed_bfloat16, mixed_float16"),
-        ({"dtype": "int32"}, "dtype='int32': expected one of float32"),
-        ({"dtype": 16}, "dtype=16: expected one of float32"),
         ({"max_seq_length": "32"}, r"max_seq_length='32': expected a whole number"),
         ({"problem_type": "single"}, "problem_type='single': expected one of single_label"),
         ({"problem_type": "regression"}, r"labels=\['neg', 'pos'\]: expected none for problem_ty"),
@@ -299,7 +289,6 @@ ONE = (["a"], ["neg"])
     [
         ("fit", (["a", "b"], ["neg"]), {}, "texts has 2 items, labels has 1 items; expected lists"),
         ("fit", ("a text", ["neg"]), {}, "texts is 'a text', a str; expected a list of strings"),
-        ("fit", ((["a"], ["b", "c"]), ["neg"]), {}, r"texts\[0\] has 1 items, texts\[1\] has 2 i"),
         ("fit", (["a"], "neg"), {}, "labels is 'neg', a str; expected a list of labels"),
         ("fit", (["a"], ["good"]), {}, "labels, item 0: unknown label 'good'; expected one of neg"),
         ("fit", ([], []), {}, r"fit\(\) got no examples; expected at least one"),
@@ -327,16 +316,8 @@ ONE = (["a"], ["neg"])
             {"validation_data": (["a"], ["x"])},
             r"validation_data\[1\], item 0: unknown label 'x'",
         ),
-        (
-            "fit",
-            ONE,
-            {"validation_data": (["a"], [])},
-            r"validation_data\[0\] has 1 items, validation_data\[1\] has 0 items",
-        ),
         ("evaluate", ([], []), {}, r"evaluate\(\) got no texts; expected at least one"),
-        ("evaluate", (["a"], ["neg", "pos"]), {}, "texts has 1 items, labels has 2 items"),
         ("evaluate", ONE, {"batch_size": 0}, "batch_size=0: expected a whole number"),
-        ("predict", (["a"],), {"batch_size": 0}, "batch_size=0: expected a whole number"),
         ("predict", (5,), {}, "texts is 5, a int; expected a list of strings, or one string, or "),
         (
             "predict",

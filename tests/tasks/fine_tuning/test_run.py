@@ -209,16 +209,13 @@ def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
 
 @pytest.mark.slow
 def test_run_resumes_from_best_weights_without_a_step_as_version_0_2_saved_them(
-    settings, make_task, tmp_path, monkeypatch
+    settings, make_task, tmp_path, monkeypatch, edit_json
 ):
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "save_best", killed_at(2, run_module.save_best))
         with pytest.raises(KeyboardInterrupt):
             go(settings, tmp_path, make_task([0.7, 0.8]), KEEP_ALL)
-    best = tmp_path / "best" / "config.json"
-    config = json.loads(best.read_text())
-    del config[SETTINGS_KEY]
-    best.write_text(json.dumps(config))
+    edit_json(tmp_path / "best" / "config.json", **{SETTINGS_KEY: None})
     results = go(settings, tmp_path, make_task([0.4, 0.3, 0.4]), KEEP_ALL)
     assert (results["step"], results["best_step"]) == (15, 5)
 
@@ -251,12 +248,12 @@ def test_trained_model_evaluates_and_predicts_without_training(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("do_train", [True, False])
-def test_unnamed_labels_accept_any_names(settings, make_task, tmp_path, trained, do_train, caplog):
+def test_unnamed_labels_accept_any_names(
+    settings, make_task, tmp_path, trained, edit_json, do_train, caplog
+):
     unnamed = tmp_path / "unnamed"
     shutil.copytree(trained / "model", unnamed)
-    config = json.loads((unnamed / "config.json").read_text())
-    config["id2label"] = {"0": "LABEL_0", "1": "LABEL_1"}
-    (unnamed / "config.json").write_text(json.dumps(config))
+    edit_json(unnamed / "config.json", id2label={"0": "LABEL_0", "1": "LABEL_1"})
     again = replace(settings, init_checkpoint=str(unnamed), do_train=do_train)
     go(again, tmp_path / "out", make_task(labels=["bad", "good"]), ONE_STEP)
     assumed = "assuming that its logits belong to the labels bad, good in this order"
