@@ -82,14 +82,8 @@ def test_directory_is_read(tmp_path):
     file = folder / "qrels" / "train.tsv"
     assert is_beir(folder)
     assert is_beir(file)
-    assert (
-        read_beir(file).pairs
-        == read_beir(folder, "train").pairs
-        == (
-            ["Which color is it?"],
-            ["It is red."],
-        )
-    )
+    pairs = (["Which color is it?"], ["It is red."])
+    assert read_beir(file).pairs == read_beir(folder, "train").pairs == pairs
     (tmp_path / "pairs.tsv").write_text("")
     assert not is_beir(tmp_path / "pairs.tsv")
     with pytest.raises(

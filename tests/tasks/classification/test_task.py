@@ -435,11 +435,7 @@ def test_jax_compiles_few_programs_and_keeps_them_for_the_next_fit(on_backend):
         assert report["compilations"] == {"fit": 4, "predict": 4, "second_fit": 0}
 
 
-def test_next_fit_has_its_own_learning_rate(on_backend):
+def test_next_fit_has_its_own_learning_rate_and_threads_predict_at_the_same_time(on_backend):
     _, report, _ = on_backend
     assert 0 < report["moved_at_a_low_rate"] < 1e-4
-
-
-def test_threads_predict_at_the_same_time(on_backend):
-    _, report, _ = on_backend
     assert report["failures"] == []

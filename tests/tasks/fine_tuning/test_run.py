@@ -8,34 +8,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_bert.tasks.fine_tuning as run_module
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.errors import EndedEarly, InputError
-from keras_bert.models.encoder import select_inputs
+from keras_bert.tasks.classification.metrics import ClassificationObjective
 from keras_bert.tasks.examples import make_predict_examples
 from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.objective import Objective, TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.tasks.fine_tuning.conftest import LabelTask
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
 KEEP_ALL = replace(TRAINING, keep_checkpoint_max=10)
 ONE_STEP = replace(TRAINING, num_train_steps=1)
-
-
-class LabelObjective(Objective):
-    def weights(self, batch):
-        return {"loss": tf.reduce_sum(batch["example_weights"])}
-
-    def sums(self, model, batch, training):
-        logits = model(select_inputs(batch), training=training)["logits"]
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
-        return {"loss": tf.reduce_sum(nll * batch["example_weights"])}
+OBJECTIVE = ClassificationObjective("single_label")
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +48,9 @@ def make_task(make_examples):
             return {"accuracy": next(given, -1.0) if accuracies else hits.mean(), **loss}
 
         values = {"train": train, "score": score, "data": ["24 examples"], **changes}
-        return LabelTask(LabelObjective(), held_out=held_out, labels=labels, **values)
+        return LabelTask(OBJECTIVE, held_out=held_out, labels=labels, **values)
 
     return make
-
-
-def start_of(settings):
-    return open_pretrained(settings)
 
 
 def run_of(settings, output_dir, training=TRAINING, **changes):
@@ -74,7 +60,7 @@ def run_of(settings, output_dir, training=TRAINING, **changes):
 
 def go(settings, output_dir, task, training=TRAINING, **changes):
     run = run_of(settings, output_dir, training, **changes)
-    return task.run(run, start_of(settings))
+    return task.run(run, open_pretrained(settings))
 
 
 def weights_of(path):
@@ -318,7 +304,7 @@ def test_changed_checkpoint_weights_are_detected(settings, make_task, tmp_path, 
     copy = tmp_path / "model"
     shutil.copytree(settings.init_checkpoint, copy)
     moved = replace(settings, init_checkpoint=str(copy))
-    assert start_of(moved).record() == start_of(settings).record()
+    assert open_pretrained(moved).record() == open_pretrained(settings).record()
     weights = load_file(copy / "model.safetensors")
     weights["bert.pooler.dense.bias"] += 1
     save_file(weights, copy / "model.safetensors")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
+from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.classification.metrics import ClassificationObjective
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
@@ -90,7 +91,7 @@ def test_each_loss_includes_its_weight_and_skips_examples_that_pad_the_batch(tea
     assert objective.metrics == ("label_loss", "soft_loss", "accuracy")
     sums, counts = objective.sums(model, batch, False), objective.weights(batch)
     assert {name: float(count) for name, count in counts.items()} == dict.fromkeys(sums, 2.0)
-    outputs = model(inputs_of(batch))
+    outputs = model(select_inputs(batch))
     expected, found = (
         np.exp(np.asarray(logits, np.float64)[:2] / temperature)
         for logits in (batch["teacher_logits"], outputs["logits"])
@@ -100,10 +101,6 @@ def test_each_loss_includes_its_weight_and_skips_examples_that_pad_the_batch(tea
     assert float(sums["soft_loss"]) == pytest.approx(0.25 * 9 * divergence, rel=1e-4)
     label_loss = 0.75 * float(plain.sums(model, batch, False)["loss"])
     assert float(sums["label_loss"]) == pytest.approx(label_loss)
-
-
-def inputs_of(batch):
-    return {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
 def test_outputs_of_the_teacher_for_unlabeled_tokens_are_marked():
