@@ -235,12 +235,9 @@ def test_export_has_training_texts_unless_they_are_omitted(runs: dict, tmp_path:
     shutil.copytree(runs["classification"], tmp_path / "run")
     (tmp_path / "run" / "examples.json").write_text(json.dumps({"texts": texts}))
     with caplog.at_level("INFO", "absl"):
-        info = read_info(export(ExportOptions(str(tmp_path / "run"), str(tmp_path / "1"))))
+        info = read_info(export_run(tmp_path / "run"))
     assert info["examples"] == texts
     assert "1 short training texts, which the page of the server shows" in caplog.text
-    options = ExportOptions(str(tmp_path / "run"), str(tmp_path / "2"), examples=False)
-    assert "examples" not in read_info(export(options))
-    assert read_info(export_run(tmp_path / "run"))["examples"] == texts
     without = export_run(tmp_path / "run", examples=False)
     assert (without.name, "examples" in read_info(without)) == ("2", False)
     assert export_run(tmp_path / "run", examples=False) == without

@@ -10,20 +10,20 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.tables import read_texts
 
 
-def test_quotes_in_tsv_have_no_special_meaning(write):
-    path = write("a.tsv", 'text\tlabel\n"a quote that never ends\t1\n""\t0\n')
-    assert read_texts(path, ["text"]).first == ['"a quote that never ends', '""']
-
-
-def test_byte_order_mark_and_windows_line_ends_are_removed(write):
-    path = write("a.tsv", "\ufefftext\tlabel\r\none\t1\r\ntwo\t0\r\n\r\n")
-    texts = read_texts(path, ["text"], "label")
-    assert (texts.first, texts.labels) == (["one", "two"], ["1", "0"])
-
-
-def test_lines_end_only_at_newlines(write):
-    path = write("a.tsv", "text\tlabel\na\u2028b\x85c\x0bd\re\t1\n")
-    assert read_texts(path, ["text"], "label").first == ["a\u2028b\x85c\x0bd\re"]
+@pytest.mark.parametrize(
+    ("rows", "first"),
+    [
+        # Quotes have no special meaning.
+        ('text\tlabel\n"an open quote\t1\n""\t0\n', ['"an open quote', '""']),
+        # The byte order mark and Windows line ends are removed.
+        ("\ufefftext\tlabel\r\none\t1\r\ntwo\t0\r\n\r\n", ["one", "two"]),
+        # Lines end only at newlines.
+        ("text\tlabel\na\u2028b\x85c\x0bd\re\t1\ntwo\t0\n", ["a\u2028b\x85c\x0bd\re", "two"]),
+    ],
+)
+def test_tsv_has_plain_lines_and_cells(write, rows, first):
+    texts = read_texts(write("a.tsv", rows), ["text"], "label")
+    assert (texts.first, texts.labels) == (first, ["1", "0"])
 
 
 def test_csv_keeps_quoted_text(write):

@@ -53,9 +53,7 @@ def test_texts_that_fit_have_unchanged_answers(classifier):
 @pytest.mark.parametrize("stride", [3, 8])
 def test_logits_of_windows_are_averaged(classifier, stride):
     words = LONG[1].split()
-    starts = [0]
-    while starts[-1] + 8 < len(words):
-        starts.append(starts[-1] + stride)
+    starts = range(0, len(words) - 8 + stride, stride)
     parts = [" ".join(words[start : start + 8]) for start in starts]
     each = classifier.predict(parts)["logits"]
     classifier.set_long_text("windows", stride)

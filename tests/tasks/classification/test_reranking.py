@@ -288,7 +288,6 @@ ONE = (["a"], ["b"])
     ("method", "arguments", "message"),
     [
         ("fit", (["a"], [1]), "texts is a list of 1 items; expected a tuple of two lists, of quer"),
-        ("predict", (["a"],), "texts is a list of 1 items; expected a tuple of two lists"),
         ("predict", ([["a", "b"]],), "expected a tuple of .*, or a list of tuples of both"),
         ("fit", (ONE,), "texts is a tuple of 2 items; expected labels, or without them a tuple of"),
         ("fit", ((["a"], ["b"], ["c"]), [1]), "texts is a tuple of 3 items; expected a tuple of t"),

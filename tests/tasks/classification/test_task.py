@@ -241,7 +241,6 @@ def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
     ("settings", "pair"),
     [
         ({"task_name": "MRPC"}, True),
-        ({"task_name": "stsb"}, True),
         ({"task_name": "sst2"}, False),
         ({"task_name": "custom", "text_pair_column": ""}, False),
         ({"task_name": "Custom", "text_pair_column": "b"}, True),

@@ -53,13 +53,10 @@ def make_task(make_examples):
     return make
 
 
-def run_of(settings, output_dir, training=TRAINING, **changes):
-    values = {"strategy": make_strategy(), **changes}
-    return FineTuningRun(settings=settings, training=training, output_dir=output_dir, **values)
-
-
-def go(settings, output_dir, task, training=TRAINING, **changes):
-    run = run_of(settings, output_dir, training, **changes)
+def go(settings, output_dir, task, training=TRAINING):
+    run = FineTuningRun(
+        settings=settings, training=training, strategy=make_strategy(), output_dir=output_dir
+    )
     return task.run(run, open_pretrained(settings))
 
 
