@@ -33,6 +33,12 @@ def classifier(pretrained, labels=("a", "b"), problem_type="single_label"):
     return made
 
 
+def exported(_):
+    info = {"labels": ["a", "b"], "problem_type": "single_label_classification", "pair": False}
+    inputs = {"max_seq_length": 16, "signatures": {"serving_default": {"inputs": ["text"]}}}
+    return TextClassifier.from_export(info | inputs, {"serving_default": lambda text: {}})
+
+
 @pytest.mark.slow
 def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
     """All labels are wrong, so that what is learned can only come from the teacher."""
@@ -55,6 +61,7 @@ def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
         (lambda p: None, {"temperature": 3.0}, "temperature: has no effect without teacher"),
         (lambda p: TextEmbedder.from_pretrained(p), {}, "is a TextEmbedder; expected a TextClass"),
         (lambda p: TextClassifier.from_pretrained(p, labels=["a", "b"]), {}, "untrained weights"),
+        (exported, {}, "an exported model has no Keras model and cannot be trained or changed"),
         (lambda p: classifier(p, ("b", "a")), {}, "has the labels b, a .* and the student a, b"),
         (lambda p: classifier(p, ("a", "b"), "multi_label"), {}, "multi_label_classification"),
         (classifier, {"temperature": -1.0}, "temperature=-1.0: expected a finite number from 0.01"),

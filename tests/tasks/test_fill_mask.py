@@ -113,11 +113,7 @@ def test_fit_learns_from_texts(trained, tmp_path):
     assert metrics.keys() == {"loss", "masked_lm_loss", "masked_lm_accuracy"}
     assert metrics["loss"] == pytest.approx(history["val_loss"][-1], abs=1e-5)
     filler.save_pretrained(tmp_path / "out")
-    opened = load(tmp_path / "out")
-    assert isinstance(opened, MaskFiller)
-    assert opened.settings == filler.settings
-    assert_same(opened.predict(TEXTS), filler.predict(TEXTS))
-    assert opened.evaluate(CORPUS[:10]) == pytest.approx(metrics, abs=1e-6)
+    assert load(tmp_path / "out").evaluate(CORPUS[:10]) == pytest.approx(metrics, abs=1e-6)
 
 
 @pytest.mark.slow
