@@ -26,15 +26,11 @@ def _seed():
 
 
 def classifier(pretrained, labels=("a", "b"), problem_type="single_label"):
+    """Returns a classifier with certain answers, as if it had been trained."""
     made = TextClassifier.from_pretrained(pretrained, labels=labels, problem_type=problem_type)
-    return trained(made, np.linspace(-1, 1, made.settings.num_logits))
-
-
-def trained(task_object, bias, layer="classifier"):
-    """Gives a task object a head with certain answers, as if it had been trained."""
-    getattr(task_object.model, layer).bias.assign(bias)
-    task_object.untrained = ()
-    return task_object
+    made.model.classifier.bias.assign(np.linspace(-1, 1, made.settings.num_logits))
+    made.untrained = ()
+    return made
 
 
 def exported(_):

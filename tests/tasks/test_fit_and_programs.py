@@ -145,21 +145,9 @@ def test_question_answerers_with_a_teacher(compare, pretrained, tmp_path):
     sizes = {"max_query_length": 8, "doc_stride": 4}
     questions = [f"is it {'a ' * (i % 3)}book" for i in range(21)]
     answers = [{"text": text.split()[-1], "start": text.rindex(text.split()[-1])} for text in TEXTS]
-    paragraphs = [
-        {
-            "context": TEXTS[i],
-            "qas": [
-                {
-                    "id": str(i),
-                    "question": questions[i],
-                    "answers": [{"text": answers[i]["text"], "answer_start": answers[i]["start"]}],
-                }
-            ],
-        }
-        for i in range(21)
-    ]
-    file = tmp_path / "train.json"
-    file.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
+    columns = {"id": [*map(str, range(21))], "question": questions, "context": TEXTS}
+    columns["answers"] = [{"text": [a["text"]], "answer_start": [a["start"]]} for a in answers]
+    file = write_rows(tmp_path / "train.jsonl", **columns)
     create = lambda: QuestionAnswerer.from_pretrained(  # noqa: E731
         pretrained, max_seq_length=16, **sizes
     )

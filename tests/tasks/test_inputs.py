@@ -140,12 +140,9 @@ TABLE = pa.table({"review": TEXTS, "stars": LABELS})
     [
         ((TABLE,), {}, r"no column 'text'; expected text= with one of its columns review, stars$"),
         ((TABLE,), {"text": "review"}, "no column 'label'; expected label= with one of its colum"),
-        ((TABLE,), {"text": ("review", "b"), "label": "stars"}, "no column 'b'; expected text= wi"),
         ((TABLE, "stars"), {}, "texts is a table, and 'stars', a str is given besides; expected o"),
         ((TABLE["review"],), {}, "labels is None, a NoneType; expected a list of labels"),
-        ((from_slices(TEXTS),), {}, "labels is None, a NoneType; expected a list of labels"),
         ((from_slices(TEXTS, LABELS).repeat(),), {}, "is an infinite tf.data.Dataset; expected"),
-        ((TABLE, TABLE), {}, "and a Table is given besides; expected only the table"),
         ((TEXTS, TABLE), {}, r"^labels\[0\] is {'review'.*; expected a class name"),
         ((pa.table({"text": ["a", None]}), None), {"label": "text"}, r"texts\[1\] is None, a None"),
     ],

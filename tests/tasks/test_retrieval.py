@@ -33,19 +33,11 @@ def test_means_equal_those_of_ranx(golden):
     assert metrics == pytest.approx(golden["distinct_means"], abs=1e-12)
 
 
-def test_perfect_and_empty_rankings():
-    relevance = {"q": {"a": 2, "b": 1, "c": 0}}
-    metrics = evaluate_rankings(relevance, {"q": {"a": 3, "b": 2, "c": 1}}, (2,))
-    assert metrics == dict.fromkeys(metrics, 1.0)
-    assert set(evaluate_rankings(relevance, {"q": {}}).values()) == {0.0}
-
-
 @pytest.mark.parametrize(
     ("relevance", "scores", "cutoffs", "message"),
     [
         ({}, {"q": {}}, (1,), "relevance: has no relevance judgments; expected at least one"),
         ({"q": {"d": -1}}, {"q": {}}, (1,), "relevance of 'd' to the query 'q' is -1; expected a"),
-        ({"q": {"d": 0.5}}, {"q": {}}, (1,), "is 0.5; expected a whole number of at least 0"),
         (
             {"q": {"d": 1}},
             {"q": {"d": float("nan")}},
@@ -90,14 +82,8 @@ def test_directory_is_read(tmp_path):
     file = folder / "qrels" / "train.tsv"
     assert is_beir(folder)
     assert is_beir(file)
-    assert (
-        read_beir(file).pairs
-        == read_beir(folder, "train").pairs
-        == (
-            ["Which color is it?"],
-            ["It is red."],
-        )
-    )
+    pairs = (["Which color is it?"], ["It is red."])
+    assert read_beir(file).pairs == read_beir(folder, "train").pairs == pairs
     (tmp_path / "pairs.tsv").write_text("")
     assert not is_beir(tmp_path / "pairs.tsv")
     with pytest.raises(
@@ -112,10 +98,7 @@ def test_directory_is_read(tmp_path):
     ("changes", "message"),
     [
         ({"test": [JUDGMENTS[0], "q1\td9\t1"]}, "test.tsv: the query 'q1' names the document 'd9'"),
-        ({"test": [JUDGMENTS[0], "q9\td1\t1"]}, "query 'q9' is not among the queries; expected"),
-        ({"test": [JUDGMENTS[0], "q1\td1\t-1"]}, "relevance of 'd1' to the query 'q1' is -1; exp"),
         ({"test": [JUDGMENTS[0], "q1\td1\tyes"]}, "test.tsv, line 2: the score is 'yes'; expected"),
-        ({"test": [JUDGMENTS[0]]}, "test.tsv: has no relevance judgments; expected at least one"),
         ({"test": ["q1\td1\t1"]}, "has no column 'query-id', 'corpus-id', 'score'; its header is"),
         ({"test": [*JUDGMENTS, "q1\td1\t1"]}, "line 5: the query 'q1' has two different scores"),
         ({"queries": [{"_id": "q1", "text": " "}]}, "query 'q1' is empty; expected the id of a qu"),

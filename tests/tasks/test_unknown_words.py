@@ -85,21 +85,16 @@ def test_extract_features_reports_unknown_words(pretrained, run_program, tmp_pat
     assert OTHER in done.stderr
 
 
-@pytest.fixture
-def executor():
-    with ThreadPoolExecutor(1) as threads:
-        yield threads
-
-
-def test_create_pretraining_data_reports_unknown_words(pretrained, executor, tmp_path, caplog):
+def test_create_pretraining_data_reports_unknown_words(pretrained, tmp_path, caplog):
     for name, texts, is_reported in (("de", GERMAN, True), ("en", ENGLISH, False)):
         (tmp_path / f"{name}.txt").write_text("\n".join(texts) + "\n\n" + texts[0])
-        create_pretraining_data(
-            str(tmp_path / f"{name}.txt"),
-            str(tmp_path / name),
-            str(pretrained / "vocab.txt"),
-            Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=1, num_shards=1),
-            executor=executor,
-        )
+        with ThreadPoolExecutor(1) as executor:
+            create_pretraining_data(
+                str(tmp_path / f"{name}.txt"),
+                str(tmp_path / name),
+                str(pretrained / "vocab.txt"),
+                Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=1, num_shards=1),
+                executor=executor,
+            )
         assert [message.endswith(OTHER) for message in warnings(caplog)] == [True] * is_reported
         caplog.clear()

@@ -110,17 +110,7 @@ def test_class_weights(setting, problem_type, array, weights):
     [
         *(
             (setting, "single_label", r"expected balanced, or 2 numbers .* each of a, b")
-            for setting in (
-                "1",
-                "1,2,3",
-                "a,b",
-                "-1,2",
-                "nan,1",
-                "0,1",
-                [1, 2, 3],
-                ["x", 1],
-                {"a": None},
-            )
+            for setting in ("1,2,3", "a,b", "-1,2", "nan,1", "0,1", [1, 2, 3], {"a": None})
         ),
         *(
             (weights, "single_label", f"has the key {key}; expected labels: a, b")
@@ -163,9 +153,7 @@ def read(folder, ending, labels, problem_type="single_label"):
     [
         ("['a', 'b']", "a b"),
         ('["a", "b"]', "a b"),
-        ("('a', 'b')", "a b"),
         ("{'b'}", "b"),
-        ("['a']", "a"),
         ("a, b", "a b"),
         ("['a', None]", "a"),
         ("[]", ""),
@@ -195,25 +183,17 @@ NOT_A_LIST = r"line \d: expected labels separated by ',', or a list such as \[\"
     ("cells", "message"),
     [
         (["a", "[a, b]"], NOT_A_LIST),
-        (["a", "['a' 'b]"], NOT_A_LIST),
         (["a", "['a' 'b']"], NOT_A_LIST),  # as NumPy writes an array
-        (["a", "['a'\n 'b']"], NOT_A_LIST),
         (["a", "array(['a', 'b'], dtype=object)"], NOT_A_LIST),
-        (["a", "frozenset({'a'})"], NOT_A_LIST),
         (["a", "['a', nan]"], NOT_A_LIST),
         (["a", "{['a']}"], NOT_A_LIST),
-        (["a", "['a', b'b']"], NOT_A_LIST),
         (["a", "[" * 9999 + "a,b" + "]" * 9999], NOT_A_LIST),
         (["a", "[['a', 'b']]"], r"line \d: expected "),
-        (["a", "[nan]"], NOT_A_LIST),
         (["a", "[0 1 1]"], NOT_A_LIST),
         (["a", "a,nan"], r"line \d: expected a label, got nan; remove examples without a label"),
         (["a", [["a"]]], r"line \d: expected a label, got \["),
-        (["a", [{"label": "a"}]], r"line \d: expected a label, got \{"),
         (["a", [0, 1, 1]], r"expected the names of the labels, got zeros and ones: \[0, 1, 1\]"),
-        (["a", [True, False, False]], "expected the names of the labels, got zeros and ones"),
         ([[0, 1], [1, 0]], "expected the names of the labels, got both 0 and 1 in"),
-        ([[1.0, 0.0], [0.0, 1.0]], "expected the names of the labels, got both 1.0 and 0.0 in"),
         (["[1, 0]", "[0, 1]"], "expected the names of the labels, got both 1 and 0 in"),
         ([[True, False], [False, True]], "the names of the labels, got both true and false in"),
     ],
@@ -286,11 +266,9 @@ def test_labels_may_have_any_type_convertible_to_a_name(problem_type, classes, i
     ("problem_type", "classes", "items", "message"),
     [
         ("single_label", "ab", [["a"]], r"labels\[0\] is \['a'\]; expected a class name"),
-        ("single_label", "ab", [object()], r"labels\[0\] is <object .*; expected a class name"),
         ("single_label", "ab", [0, 2], "labels, item 1: unknown label '2'; expected one of a, b"),
         ("single_label", "a2", [0, 1], "labels, item 0: unknown label '0'; expected one of a, 2"),
         ("single_label", "ab", [None], "labels, item 0: expected a label, got null"),
-        ("single_label", "ab", ["a", float("nan")], "item 1: expected a label, got NaN; remove"),
         ("single_label", "ab", np.array(["a", np.nan]), "item 1: expected a label, got nan; rem"),
         ("multi_label", "ab", ["a"], r"labels\[0\] is 'a'; expected a list of class names"),
         ("multi_label", "ab", [["c"]], "unknown label 'c'; expected some of a, b"),

@@ -58,10 +58,9 @@ def trained(reviews, tiny_model, tmp_path_factory):
 def test_truncated_examples_are_counted(reviews, tiny_model, tmp_path, caplog):
     settings = {"max_seq_length": 5, "num_train_epochs": 0.1}
     results = classify(tmp_path / "out", tiny_model, reviews, **settings)
-    texts = [line.split("\t") for line in Path(reviews["eval_file"]).read_text().splitlines()]
-    column = texts[0].index("text")
+    rows = Path(reviews["eval_file"]).read_text().splitlines()[1:]
     # The words of the reviews are tokens; [CLS] and [SEP] are the two others.
-    count = sum(len(row[column].split()) > 3 for row in texts[1:])
+    count = sum(len(row.partition("\t")[0].split()) > 3 for row in rows)
     assert 0 < count == results["dev_truncated"] == results["predictions_truncated"]
     assert results["train_truncated"] > 0
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
@@ -96,21 +95,19 @@ def test_predictions_are_in_the_order_of_the_file(trained, reviews):
 
 
 @pytest.mark.slow
-def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, tmp_path):
+def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, edit_json, tmp_path):
     start = tmp_path / "start"
     shutil.copytree(trained[0], start)
     weights = load_file(start / "model" / "model.safetensors")
     for name in ("classifier.weight", "classifier.bias"):
         weights[name] = weights[name][::-1].copy()
     save_file(weights, start / "model" / "model.safetensors")
-    config = json.loads((start / "model" / "config.json").read_text())
-    config["id2label"] = {"0": "GOOD", "1": "Bad"}  # In any case.
-    (start / "model" / "config.json").write_text(json.dumps(config))
+    config = start / "model" / "config.json"
+    edit_json(config, id2label={"0": "GOOD", "1": "Bad"})  # In any case.
     results = classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
     assert results["accuracy"] > 0.95
     assert open_checkpoint(tmp_path / "out").labels == ["good", "bad"]
-    config["id2label"] = {"0": "bad", "1": "good"}
-    (start / "model" / "config.json").write_text(json.dumps(config))
+    edit_json(config, id2label={"0": "bad", "1": "good"})
     with pytest.raises(InputError, match=r'labels was \["good", "bad"\] and is now \["bad", "good'):
         classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
 

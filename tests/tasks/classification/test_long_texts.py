@@ -53,9 +53,7 @@ def test_texts_that_fit_have_unchanged_answers(classifier):
 @pytest.mark.parametrize("stride", [3, 8])
 def test_logits_of_windows_are_averaged(classifier, stride):
     words = LONG[1].split()
-    starts = [0]
-    while starts[-1] + 8 < len(words):
-        starts.append(starts[-1] + stride)
+    starts = range(0, len(words) - 8 + stride, stride)
     parts = [" ".join(words[start : start + 8]) for start in starts]
     each = classifier.predict(parts)["logits"]
     classifier.set_long_text("windows", stride)
@@ -93,7 +91,7 @@ def test_saved_and_exported_models_give_the_same_answers(classifier, tmp_path, w
     assert probabilities(exported, []).shape == (0, 2)
 
 
-def test_models_have_the_settings_that_they_were_saved_with(classifier, tmp_path):
+def test_models_have_the_settings_that_they_were_saved_with(classifier, edit_json, tmp_path):
     """Those of the run that trained the model do not count, since they may have changed."""
     run = {"long_text": "windows", "window_stride": 3}
     (tmp_path / "run.json").write_text(json.dumps({"settings": run}))
@@ -103,9 +101,8 @@ def test_models_have_the_settings_that_they_were_saved_with(classifier, tmp_path
         opened = TextClassifier.from_pretrained(tmp_path / "model")
         assert opened.settings.long_text == LongText(*way)
     # Models of versions without this setting have that of their run.
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    config["keras_bert"] = {"max_seq_length": 10, "problem_type": "single_label", "pair": False}
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    saved = {"max_seq_length": 10, "problem_type": "single_label", "pair": False}
+    edit_json(tmp_path / "model" / "config.json", keras_bert=saved)
     opened = TextClassifier.from_pretrained(tmp_path / "model")
     assert opened.settings.long_text == LongText("windows", 3)
 

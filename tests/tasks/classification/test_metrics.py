@@ -127,17 +127,12 @@ def nll(logits, label):
     return float(np.log(np.exp(logits).sum()) - logits[label])
 
 
-def test_single_label_gives_mean_cross_entropy_and_accuracy():
-    metrics = loss("single_label", [0, 1, 1, 1])
-    expected = np.mean([nll(LOGITS[0], 0), nll(LOGITS[1], 1), nll(LOGITS[2], 1)])
-    assert metrics == {"loss": pytest.approx(expected), "accuracy": pytest.approx(2 / 3)}
-
-
-def test_class_weights_weight_examples_by_their_label():
-    metrics = loss("single_label", [0, 1, 1, 1], np.array([1.0, 3.0], np.float32))
+@pytest.mark.parametrize(("class_weights", "weights"), [((), [1, 1, 1]), ((1.0, 3.0), [1, 3, 3])])
+def test_single_label_gives_mean_cross_entropy_and_accuracy(class_weights, weights):
+    metrics = loss("single_label", [0, 1, 1, 1], class_weights)
     each = [nll(LOGITS[0], 0), nll(LOGITS[1], 1), nll(LOGITS[2], 1)]
-    assert metrics["loss"] == pytest.approx(np.average(each, weights=[1, 3, 3]))
-    assert metrics["accuracy"] == pytest.approx(2 / 3)
+    expected = np.average(each, weights=weights)
+    assert metrics == {"loss": pytest.approx(expected), "accuracy": pytest.approx(2 / 3)}
 
 
 @pytest.mark.parametrize("weights", [(), (1.0, 4.0)])

@@ -81,13 +81,6 @@ def test_callbacks_write_their_files(trained):
     np.testing.assert_allclose(classifier.predict(TEXTS[:5])["logits"], logits, atol=1e-6)
 
 
-def test_evaluate_logs_the_number_of_truncated_texts(trained, caplog):
-    classifier = trained[0]
-    limit = classifier.settings.max_seq_length
-    classifier.evaluate(["good " * limit, "good"], LABELS[:2])
-    assert f"1 of 2 texts are truncated to max_seq_length={limit} tokens" in caplog.text
-
-
 def test_empty_list_of_texts_gives_empty_arrays(trained):
     for empty in ([], ([], []), np.array([])):
         answers = trained[0].predict(empty)
@@ -248,7 +241,6 @@ def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
     ("settings", "pair"),
     [
         ({"task_name": "MRPC"}, True),
-        ({"task_name": "stsb"}, True),
         ({"task_name": "sst2"}, False),
         ({"task_name": "custom", "text_pair_column": ""}, False),
         ({"task_name": "Custom", "text_pair_column": "b"}, True),
@@ -267,12 +259,9 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
     ("arguments", "message"),
     [
         ({"labels": ["a"]}, r"labels=\['a'\]: expected at least two different names"),
-        ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected .* no duplicates"),
         ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),
         ({"max_seq_length": 33}, r"max_seq_length=33: expected from 5 to the model's 32 positions"),
         ({"dtype": "bf16"}, "dtype='bf16': expected one of float32, mixed_bfloat16, mixed_float16"),
-        ({"dtype": "int32"}, "dtype='int32': expected one of float32"),
-        ({"dtype": 16}, "dtype=16: expected one of float32"),
         ({"max_seq_length": "32"}, r"max_seq_length='32': expected a whole number"),
         ({"problem_type": "single"}, "problem_type='single': expected one of single_label"),
         ({"problem_type": "regression"}, r"labels=\['neg', 'pos'\]: expected none for problem_ty"),
@@ -299,7 +288,6 @@ ONE = (["a"], ["neg"])
     [
         ("fit", (["a", "b"], ["neg"]), {}, "texts has 2 items, labels has 1 items; expected lists"),
         ("fit", ("a text", ["neg"]), {}, "texts is 'a text', a str; expected a list of strings"),
-        ("fit", ((["a"], ["b", "c"]), ["neg"]), {}, r"texts\[0\] has 1 items, texts\[1\] has 2 i"),
         ("fit", (["a"], "neg"), {}, "labels is 'neg', a str; expected a list of labels"),
         ("fit", (["a"], ["good"]), {}, "labels, item 0: unknown label 'good'; expected one of neg"),
         ("fit", ([], []), {}, r"fit\(\) got no examples; expected at least one"),
@@ -327,16 +315,8 @@ ONE = (["a"], ["neg"])
             {"validation_data": (["a"], ["x"])},
             r"validation_data\[1\], item 0: unknown label 'x'",
         ),
-        (
-            "fit",
-            ONE,
-            {"validation_data": (["a"], [])},
-            r"validation_data\[0\] has 1 items, validation_data\[1\] has 0 items",
-        ),
         ("evaluate", ([], []), {}, r"evaluate\(\) got no texts; expected at least one"),
-        ("evaluate", (["a"], ["neg", "pos"]), {}, "texts has 1 items, labels has 2 items"),
         ("evaluate", ONE, {"batch_size": 0}, "batch_size=0: expected a whole number"),
-        ("predict", (["a"],), {"batch_size": 0}, "batch_size=0: expected a whole number"),
         ("predict", (5,), {}, "texts is 5, a int; expected a list of strings, or one string, or "),
         (
             "predict",
@@ -454,11 +434,7 @@ def test_jax_compiles_few_programs_and_keeps_them_for_the_next_fit(on_backend):
         assert report["compilations"] == {"fit": 4, "predict": 4, "second_fit": 0}
 
 
-def test_next_fit_has_its_own_learning_rate(on_backend):
+def test_next_fit_has_its_own_learning_rate_and_threads_predict_at_the_same_time(on_backend):
     _, report, _ = on_backend
     assert 0 < report["moved_at_a_low_rate"] < 1e-4
-
-
-def test_threads_predict_at_the_same_time(on_backend):
-    _, report, _ = on_backend
     assert report["failures"] == []

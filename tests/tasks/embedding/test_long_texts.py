@@ -21,9 +21,7 @@ def embedder(pretrained):
 @pytest.mark.parametrize(("stride", "normalize"), [(3, False), (8, True)])
 def test_vectors_of_windows_are_averaged_before_they_are_normalized(pretrained, stride, normalize):
     words = LONG.split()
-    starts = [0]
-    while starts[-1] + 8 < len(words):
-        starts.append(starts[-1] + stride)
+    starts = range(0, len(words) - 8 + stride, stride)
     parts = [" ".join(words[start : start + 8]) for start in starts]
     each = TextEmbedder.from_pretrained(pretrained, 10).predict(parts)
     embedder = TextEmbedder.from_pretrained(pretrained, 10, normalize)

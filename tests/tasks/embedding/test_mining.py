@@ -192,7 +192,6 @@ mine = functools.partial(TextEmbedder.mine_negatives, queries=["a", "b"], positi
         (lambda it: mine(it, margin=float("nan")), "margin=nan: expected a finite number from -2"),
         (lambda it: mine(it, skip_top=5), "queries: no query has 1 or more negatives; expected"),
         (lambda it: mine(it, queries=["a"]), "queries has 1 items, positives has 2 items"),
-        (lambda it: mine(it, queries=["a", " "]), r"queries\[1\] is ' '; expected a text"),
         (lambda it: mine(it, corpus=[""]), r"corpus\[0\] is ''; expected a text"),
         (lambda it: mine(it, queries=DATA), "positives and corpus: have no effect with retrieval"),
         (lambda it: it.mine_negatives(["a"]), "positives is None, a NoneType; expected a list of"),
@@ -204,7 +203,6 @@ mine = functools.partial(TextEmbedder.mine_negatives, queries=["a", "b"], positi
             lambda it: it.search("a", np.array([[0.0] * 16, [np.nan] * 16])),
             "corpus: vector 1 has values that are not finite, so its cosines are NaN; expected fin",
         ),
-        (lambda it: it.search(np.full([16], np.inf), ["a"]), "queries: vector 0 has values that a"),
     ],
 )
 def test_invalid_arguments(embedder, call, message):

@@ -73,14 +73,12 @@ def test_hidden_states_stay_on_the_device(make_checkpoint, tmp_path):
     assert peak < 4 * 32 * 256 * 64 / 2  # Half of the hidden states, in bytes.
 
 
-def test_encoder_without_a_pooler_or_with_another_head_is_loaded(pretrained, tmp_path):
+def test_encoder_without_a_pooler_or_with_another_head_is_loaded(pretrained, edit_json, tmp_path):
     shutil.copytree(pretrained, tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
     save_file(weights, file)
-    settings = json.loads((tmp_path / "model" / "config.json").read_text())
-    settings |= {"architectures": ["BertForTokenClassification"]}
-    (tmp_path / "model" / "config.json").write_text(json.dumps(settings))
+    edit_json(tmp_path / "model" / "config.json", architectures=["BertForTokenClassification"])
     embedder = TextEmbedder.from_pretrained(tmp_path / "model")
     embedder.save_pretrained(tmp_path / "out")  # With the newly initialized pooler.
     for opened in (embedder, load(tmp_path / "out")):
@@ -143,7 +141,6 @@ def test_search_in_texts_uses_the_prompts_of_the_model(embedder):
     [
         ((["a"], ["b"], 0), "top_k=0: expected a whole number of at least 1"),
         ((["a"], []), "corpus is empty; expected at least one"),
-        ((np.ones([1, 3]), ["a"]), r"shapes queries \[1, 3\], corpus \[1, 16\]; expected"),
         ((np.ones([1, 1, 3]), ["a"]), r"shapes queries \[1, 1, 3\], corpus \[1, 16\]; expected"),
         ((["a"], [1]), r"corpus\[0\] is 1, .*; expected a string"),
     ],
@@ -275,12 +272,10 @@ SIZES = EmbeddingLoss("mnrl", sizes=(16, 4))
     ("call", "message"),
     [
         (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
-        (lambda it: it.predict(["a"], batch_size=-1), "batch_size=-1: expected a whole number"),
         (lambda it: it.predict(["a"], size=17), "size=17: expected a whole number from 1 to 16"),
         (lambda it: it.fit(PAIRS, loss="cosine"), "loss='cosine': expected examples with scores"),
         (lambda it: it.fit(PAIRS, [0, 1, 0], loss="mnrl"), "loss='mnrl': expected examples with"),
         (lambda it: it.fit(PAIRS, [0, 1, 0], loss="l2"), "loss='l2': expected one of mnrl, cosent"),
-        (lambda it: it.fit(PAIRS, [0, 2, 0]), "texts, item 1: the score is 2; expected from -1 to"),
         (lambda it: it.fit(PAIRS, loss=SIZES, batch_size=1), "batch size 1: the loss mnrl compare"),
         (
             lambda it: it.fit(PAIRS, [0, 1, 0], loss="cosent", batch_size=1),

@@ -8,34 +8,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_bert.tasks.fine_tuning as run_module
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.errors import EndedEarly, InputError
-from keras_bert.models.encoder import select_inputs
+from keras_bert.tasks.classification.metrics import ClassificationObjective
 from keras_bert.tasks.examples import make_predict_examples
 from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.objective import Objective, TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.tasks.fine_tuning.conftest import LabelTask
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
 KEEP_ALL = replace(TRAINING, keep_checkpoint_max=10)
 ONE_STEP = replace(TRAINING, num_train_steps=1)
-
-
-class LabelObjective(Objective):
-    def weights(self, batch):
-        return {"loss": tf.reduce_sum(batch["example_weights"])}
-
-    def sums(self, model, batch, training):
-        logits = model(select_inputs(batch), training=training)["logits"]
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
-        return {"loss": tf.reduce_sum(nll * batch["example_weights"])}
+OBJECTIVE = ClassificationObjective("single_label")
 
 
 @pytest.fixture(scope="module")
@@ -58,23 +48,16 @@ def make_task(make_examples):
             return {"accuracy": next(given, -1.0) if accuracies else hits.mean(), **loss}
 
         values = {"train": train, "score": score, "data": ["24 examples"], **changes}
-        return LabelTask(LabelObjective(), held_out=held_out, labels=labels, **values)
+        return LabelTask(OBJECTIVE, held_out=held_out, labels=labels, **values)
 
     return make
 
 
-def start_of(settings):
-    return open_pretrained(settings)
-
-
-def run_of(settings, output_dir, training=TRAINING, **changes):
-    values = {"strategy": make_strategy(), **changes}
-    return FineTuningRun(settings=settings, training=training, output_dir=output_dir, **values)
-
-
-def go(settings, output_dir, task, training=TRAINING, **changes):
-    run = run_of(settings, output_dir, training, **changes)
-    return task.run(run, start_of(settings))
+def go(settings, output_dir, task, training=TRAINING):
+    run = FineTuningRun(
+        settings=settings, training=training, strategy=make_strategy(), output_dir=output_dir
+    )
+    return task.run(run, open_pretrained(settings))
 
 
 def weights_of(path):
@@ -209,16 +192,13 @@ def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
 
 @pytest.mark.slow
 def test_run_resumes_from_best_weights_without_a_step_as_version_0_2_saved_them(
-    settings, make_task, tmp_path, monkeypatch
+    settings, make_task, tmp_path, monkeypatch, edit_json
 ):
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "save_best", killed_at(2, run_module.save_best))
         with pytest.raises(KeyboardInterrupt):
             go(settings, tmp_path, make_task([0.7, 0.8]), KEEP_ALL)
-    best = tmp_path / "best" / "config.json"
-    config = json.loads(best.read_text())
-    del config[SETTINGS_KEY]
-    best.write_text(json.dumps(config))
+    edit_json(tmp_path / "best" / "config.json", **{SETTINGS_KEY: None})
     results = go(settings, tmp_path, make_task([0.4, 0.3, 0.4]), KEEP_ALL)
     assert (results["step"], results["best_step"]) == (15, 5)
 
@@ -251,12 +231,12 @@ def test_trained_model_evaluates_and_predicts_without_training(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("do_train", [True, False])
-def test_unnamed_labels_accept_any_names(settings, make_task, tmp_path, trained, do_train, caplog):
+def test_unnamed_labels_accept_any_names(
+    settings, make_task, tmp_path, trained, edit_json, do_train, caplog
+):
     unnamed = tmp_path / "unnamed"
     shutil.copytree(trained / "model", unnamed)
-    config = json.loads((unnamed / "config.json").read_text())
-    config["id2label"] = {"0": "LABEL_0", "1": "LABEL_1"}
-    (unnamed / "config.json").write_text(json.dumps(config))
+    edit_json(unnamed / "config.json", id2label={"0": "LABEL_0", "1": "LABEL_1"})
     again = replace(settings, init_checkpoint=str(unnamed), do_train=do_train)
     go(again, tmp_path / "out", make_task(labels=["bad", "good"]), ONE_STEP)
     assumed = "assuming that its logits belong to the labels bad, good in this order"
@@ -321,7 +301,7 @@ def test_changed_checkpoint_weights_are_detected(settings, make_task, tmp_path, 
     copy = tmp_path / "model"
     shutil.copytree(settings.init_checkpoint, copy)
     moved = replace(settings, init_checkpoint=str(copy))
-    assert start_of(moved).record() == start_of(settings).record()
+    assert open_pretrained(moved).record() == open_pretrained(settings).record()
     weights = load_file(copy / "model.safetensors")
     weights["bert.pooler.dense.bias"] += 1
     save_file(weights, copy / "model.safetensors")
