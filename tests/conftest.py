@@ -127,14 +127,15 @@ def backend_python() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def make_checkpoint():
-    """Returns a function: (folder, tokens besides special ones, sizes) -> an encoder's folder."""
+    """Returns a function: (folder, tokens besides special ones, sizes) -> a model's folder."""
 
-    def make(folder: Path, tokens, **sizes) -> Path:
+    def make(folder: Path, tokens, network: str = "BertEncoder", user_tokens=(), **sizes) -> Path:
         import keras
 
+        from keras_bert import models
         from keras_bert.checkpoints.hugging_face import save_model_directory
         from keras_bert.config import BertConfig
-        from keras_bert.models.encoder import BertEncoder
+        from keras_bert.text.settings import TokenizerSettings, UserToken
 
         vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens]
         defaults = {
@@ -146,7 +147,10 @@ def make_checkpoint():
         }
         config = BertConfig.from_dict(defaults | sizes | {"vocab_size": len(vocab)})
         keras.utils.set_random_seed(0)
-        save_model_directory(folder, BertEncoder(config), vocab)
+        settings = TokenizerSettings(
+            user_tokens=[UserToken(each, normalized=True) for each in user_tokens]
+        )
+        save_model_directory(folder, getattr(models, network)(config), vocab, settings)
         return folder
 
     return make
@@ -171,22 +175,13 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="session")
-def pretrained(tmp_path_factory):
+def pretrained(make_checkpoint, tmp_path_factory):
     """Returns the folder of a pre-trained model with its heads and 32 positions."""
-    import keras
-
-    from keras_bert.checkpoints.hugging_face import save_model_directory
-    from keras_bert.config import BertConfig
-    from keras_bert.models import BertPretrainer
-
     words = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     # Large initial weights, so that few training steps are enough.
-    config = BertConfig(len(vocab), 16, 1, 2, 32, max_position_embeddings=32, initializer_range=0.2)
-    keras.utils.set_random_seed(0)
+    sizes = {"max_position_embeddings": 32, "initializer_range": 0.2}
     folder = tmp_path_factory.mktemp("pretrained") / "model"
-    save_model_directory(folder, BertPretrainer(config), vocab)
-    return folder
+    return make_checkpoint(folder, words, "BertPretrainer", **sizes)
 
 
 @pytest.fixture(scope="session")

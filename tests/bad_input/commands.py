@@ -84,7 +84,6 @@ def write_inputs(folder: Path) -> None:
     (folder / "words.txt").write_text("goods\n##ss\n")
     (folder / "own.txt").write_text("[URL]\n<ent>\n")
     (folder / "king.txt").write_text("king\n")  # A token of the vocabulary.
-    (folder / "kept.txt").write_text("good\nking\n##s\n")
     (folder / "config.json").write_text(json.dumps(SIZES))
     rows = [(text, ("no", "yes")[index % 2]) for index, text in enumerate(sentences)]
     for suffix, separator in (("csv", ","), ("tsv", "\t")):

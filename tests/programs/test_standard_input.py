@@ -97,12 +97,9 @@ def test_line_with_another_number_of_texts_is_rejected(models, tmp_path, name, l
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
     [
-        ("classify", {"init_checkpoint": "out"}, "out: no such checkpoint"),
         ("classify", {"init_checkpoint": "bert"}, "bert: has no head; expected a model that was"),
         ("classify", {"task_name": "SST-2"}, "--task_name: has no effect on lines of standard"),
-        ("classify", {"problem_type": "multi_label"}, "--problem_type: has no effect on lines"),
         ("pairs", {"long_text": "windows"}, "long_text='windows': got pairs of texts"),
-        ("embed", {"score_range": "0,5"}, "--score_range: has no effect on lines of standard"),
         ("embed", {"vocab_file": "no.txt"}, "no.txt"),
     ],
 )
