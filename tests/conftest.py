@@ -241,33 +241,26 @@ def write_records():
     import numpy as np
     import tensorflow as tf
 
-    def ints(values) -> tf.train.Feature:
-        return tf.train.Feature(
-            int64_list=tf.train.Int64List(value=np.asarray(values, int).tolist())
-        )
+    from data_tools.tfrecords import encode_examples
 
-    def example(rng: np.random.Generator, length: int, predictions: int, vocab_size: int) -> bytes:
+    def example(rng: np.random.Generator, length: int, predictions: int, vocab_size: int) -> dict:
         real = int(rng.integers(length // 2, length + 1))
         masked = int(rng.integers(1, predictions + 1))
         ids = np.zeros([length], int)
         ids[:real] = rng.integers(5, vocab_size, real)
-        weights = [1.0] * masked + [0.0] * (predictions - masked)
-        positions = np.zeros([predictions], int)
+        positions, labels = np.zeros([2, predictions], int)
         positions[:masked] = np.sort(rng.choice(np.arange(1, real), masked, replace=False))
-        labels = np.zeros([predictions], int)
         labels[:masked] = rng.integers(5, vocab_size, masked)
-        features = {
-            "input_ids": ints(ids),
-            "input_mask": ints(np.arange(length) < real),
-            "segment_ids": ints((np.arange(length) >= real // 2) & (np.arange(length) < real)),
-            "masked_lm_positions": ints(positions),
-            "masked_lm_ids": ints(labels),
-            "masked_lm_weights": tf.train.Feature(float_list=tf.train.FloatList(value=weights)),
-            "next_sentence_labels": ints([rng.integers(0, 2)]),
+        columns = np.arange(length)
+        return {
+            "input_ids": ids,
+            "input_mask": columns < real,
+            "segment_ids": (columns >= real // 2) & (columns < real),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": labels,
+            "masked_lm_weights": (np.arange(predictions) < masked).astype(np.float32),
+            "next_sentence_labels": [rng.integers(0, 2)],
         }
-        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(
-            deterministic=True
-        )
 
     def write(
         path: Path,
@@ -279,9 +272,11 @@ def write_records():
     ) -> Path:
         rng = np.random.default_rng(seed)
         path.parent.mkdir(parents=True, exist_ok=True)
+        examples = [example(rng, length, predictions, vocab_size) for _ in range(count)]
+        features = {name: np.array([each[name] for each in examples]) for name in examples[0]}
         with tf.io.TFRecordWriter(str(path)) as writer:
-            for _ in range(count):
-                writer.write(example(rng, length, predictions, vocab_size))
+            for record in encode_examples(features):
+                writer.write(record)
         return path
 
     return write
