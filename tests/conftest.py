@@ -2,16 +2,12 @@
 
 import contextlib
 import gc
-import importlib
 import importlib.util
-import io
 import os
 import random
 import secrets
 import signal
-import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
@@ -201,38 +197,15 @@ def run_program(root, tmp_path_factory):
         environment: Mapping[str, str] | None = None,
         **flags,
     ):
-        argv = [
-            str(root / program),
-            *arguments,
-            *(f"--{k}={v}" for k, v in flags.items()),
-        ]
+        argv = [str(root / program), *arguments, *(f"--{k}={v}" for k, v in flags.items())]
         variables = {"TFDS_DATA_DIR": str(nothing), **(environment or {})}
         alone = input is not None or set(variables) > {"TFDS_DATA_DIR"}
         if alone or "distribution_strategy" in flags:
             return processes.run(argv, cwd=cwd, env={**os.environ, **variables}, input=input)
-        return _call(argv, cwd, variables)
+        with contextlib.chdir(cwd), mock.patch.dict(os.environ, variables):
+            return processes.call_here(PROGRAMS[program], argv)
 
     return run
-
-
-def _call(argv: list[str], cwd: Path, variables: Mapping[str, str]):
-    """Runs a program in this process."""
-    from keras_bert.programs.program import call
-
-    module = importlib.import_module(PROGRAMS[Path(argv[0]).name])
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(cwd),
-        mock.patch.dict(os.environ, variables),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            code = call(module.PROGRAM, argv)
-        except Exception:
-            traceback.print_exc()
-            code = 1
-    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -249,12 +249,3 @@ def test_lines_that_are_ready_are_read_at_once(monkeypatch):
     os.write(writer, b"c\n\nd")
     os.close(writer)
     assert [*lists] == [[(3, "c"), (4, "")], [(5, "d")]]
-
-
-def test_line_that_is_not_utf8_is_rejected_with_its_number(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"a\nna\xefve\n")
-    with pytest.raises(InputError, match=r"text\.txt, line 2: .* UTF-8, got the bytes b'\\xefve"):
-        list(read_lines(path))
-    with pytest.raises(InputError, match=r"none\.txt: cannot be read: No such file"):
-        list(read_lines(tmp_path / "none.txt"))
