@@ -4,7 +4,6 @@ import importlib
 import logging as std_logging
 import re
 import signal
-import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
@@ -290,26 +289,6 @@ def test_program_of_tensorflow_rejects_other_backends(monkeypatch):
     message = "=jax: expected tensorflow, the only backend that extract_features.py supports"
     with pytest.raises(InputError, match=f"KERAS_BACKEND{message}"):
         require_tensorflow()
-
-
-@pytest.mark.slow
-def test_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
-    code = "; ".join(
-        [
-            "import sys",
-            "from keras_bert.programs.program import run",
-            "from tests.programs.test_program import RESUMABLE",
-            "assert 'tensorflow' not in sys.modules",
-            "run(RESUMABLE)",
-        ]
-    )
-    for ending, expected in (("early", 75), ("bad", 1), ("a", 0)):
-        command = [sys.executable, "-c", code, ending]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-        assert done.returncode == expected, done.stderr
-    done = subprocess.run([sys.executable, "-c", code, "defect"], cwd=root, capture_output=True)
-    assert done.returncode == 1
-    assert done.stderr.endswith(b"KeyError: 'missing'\n")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
