@@ -2,16 +2,12 @@
 
 import contextlib
 import gc
-import importlib
 import importlib.util
-import io
 import os
 import random
 import secrets
 import signal
-import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
@@ -127,14 +123,15 @@ def backend_python() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def make_checkpoint():
-    """Returns a function: (folder, tokens besides special ones, sizes) -> an encoder's folder."""
+    """Returns a function: (folder, tokens besides special ones, sizes) -> a model's folder."""
 
-    def make(folder: Path, tokens, **sizes) -> Path:
+    def make(folder: Path, tokens, network: str = "BertEncoder", user_tokens=(), **sizes) -> Path:
         import keras
 
+        from keras_bert import models
         from keras_bert.checkpoints.hugging_face import save_model_directory
         from keras_bert.config import BertConfig
-        from keras_bert.models.encoder import BertEncoder
+        from keras_bert.text.settings import TokenizerSettings, UserToken
 
         vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens]
         defaults = {
@@ -146,7 +143,10 @@ def make_checkpoint():
         }
         config = BertConfig.from_dict(defaults | sizes | {"vocab_size": len(vocab)})
         keras.utils.set_random_seed(0)
-        save_model_directory(folder, BertEncoder(config), vocab)
+        settings = TokenizerSettings(
+            user_tokens=[UserToken(each, normalized=True) for each in user_tokens]
+        )
+        save_model_directory(folder, getattr(models, network)(config), vocab, settings)
         return folder
 
     return make
@@ -171,22 +171,13 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="session")
-def pretrained(tmp_path_factory):
+def pretrained(make_checkpoint, tmp_path_factory):
     """Returns the folder of a pre-trained model with its heads and 32 positions."""
-    import keras
-
-    from keras_bert.checkpoints.hugging_face import save_model_directory
-    from keras_bert.config import BertConfig
-    from keras_bert.models import BertPretrainer
-
     words = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     # Large initial weights, so that few training steps are enough.
-    config = BertConfig(len(vocab), 16, 1, 2, 32, max_position_embeddings=32, initializer_range=0.2)
-    keras.utils.set_random_seed(0)
+    sizes = {"max_position_embeddings": 32, "initializer_range": 0.2}
     folder = tmp_path_factory.mktemp("pretrained") / "model"
-    save_model_directory(folder, BertPretrainer(config), vocab)
-    return folder
+    return make_checkpoint(folder, words, "BertPretrainer", **sizes)
 
 
 @pytest.fixture(scope="session")
@@ -206,38 +197,15 @@ def run_program(root, tmp_path_factory):
         environment: Mapping[str, str] | None = None,
         **flags,
     ):
-        argv = [
-            str(root / program),
-            *arguments,
-            *(f"--{k}={v}" for k, v in flags.items()),
-        ]
+        argv = [str(root / program), *arguments, *(f"--{k}={v}" for k, v in flags.items())]
         variables = {"TFDS_DATA_DIR": str(nothing), **(environment or {})}
         alone = input is not None or set(variables) > {"TFDS_DATA_DIR"}
         if alone or "distribution_strategy" in flags:
             return processes.run(argv, cwd=cwd, env={**os.environ, **variables}, input=input)
-        return _call(argv, cwd, variables)
+        with contextlib.chdir(cwd), mock.patch.dict(os.environ, variables):
+            return processes.call_here(PROGRAMS[program], argv)
 
     return run
-
-
-def _call(argv: list[str], cwd: Path, variables: Mapping[str, str]):
-    """Runs a program in this process."""
-    from keras_bert.programs.program import call
-
-    module = importlib.import_module(PROGRAMS[Path(argv[0]).name])
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(cwd),
-        mock.patch.dict(os.environ, variables),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            code = call(module.PROGRAM, argv)
-        except Exception:
-            traceback.print_exc()
-            code = 1
-    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")
@@ -246,33 +214,26 @@ def write_records():
     import numpy as np
     import tensorflow as tf
 
-    def ints(values) -> tf.train.Feature:
-        return tf.train.Feature(
-            int64_list=tf.train.Int64List(value=np.asarray(values, int).tolist())
-        )
+    from data_tools.tfrecords import encode_examples
 
-    def example(rng: np.random.Generator, length: int, predictions: int, vocab_size: int) -> bytes:
+    def example(rng: np.random.Generator, length: int, predictions: int, vocab_size: int) -> dict:
         real = int(rng.integers(length // 2, length + 1))
         masked = int(rng.integers(1, predictions + 1))
         ids = np.zeros([length], int)
         ids[:real] = rng.integers(5, vocab_size, real)
-        weights = [1.0] * masked + [0.0] * (predictions - masked)
-        positions = np.zeros([predictions], int)
+        positions, labels = np.zeros([2, predictions], int)
         positions[:masked] = np.sort(rng.choice(np.arange(1, real), masked, replace=False))
-        labels = np.zeros([predictions], int)
         labels[:masked] = rng.integers(5, vocab_size, masked)
-        features = {
-            "input_ids": ints(ids),
-            "input_mask": ints(np.arange(length) < real),
-            "segment_ids": ints((np.arange(length) >= real // 2) & (np.arange(length) < real)),
-            "masked_lm_positions": ints(positions),
-            "masked_lm_ids": ints(labels),
-            "masked_lm_weights": tf.train.Feature(float_list=tf.train.FloatList(value=weights)),
-            "next_sentence_labels": ints([rng.integers(0, 2)]),
+        columns = np.arange(length)
+        return {
+            "input_ids": ids,
+            "input_mask": columns < real,
+            "segment_ids": (columns >= real // 2) & (columns < real),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": labels,
+            "masked_lm_weights": (np.arange(predictions) < masked).astype(np.float32),
+            "next_sentence_labels": [rng.integers(0, 2)],
         }
-        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(
-            deterministic=True
-        )
 
     def write(
         path: Path,
@@ -284,9 +245,11 @@ def write_records():
     ) -> Path:
         rng = np.random.default_rng(seed)
         path.parent.mkdir(parents=True, exist_ok=True)
+        examples = [example(rng, length, predictions, vocab_size) for _ in range(count)]
+        features = {name: np.array([each[name] for each in examples]) for name in examples[0]}
         with tf.io.TFRecordWriter(str(path)) as writer:
-            for _ in range(count):
-                writer.write(example(rng, length, predictions, vocab_size))
+            for record in encode_examples(features):
+                writer.write(record)
         return path
 
     return write

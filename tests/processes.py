@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -21,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
@@ -126,6 +128,28 @@ def run_on(backend: str, python: str, arguments: Sequence[Any]) -> subprocess.Co
         done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
+
+
+def call_here(module: str, argv: Sequence[str]) -> subprocess.CompletedProcess:
+    """Runs the program of a module in this process.
+
+    Its stdout is like a terminal: text that has no encoding in UTF-8 cannot be printed.
+    """
+    from keras_bert.programs.program import call
+
+    program = importlib.import_module(module).PROGRAM
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = call(program, argv)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    for stream in (out, err):
+        stream.flush()
+    texts = (stream.buffer.getvalue().decode() for stream in (out, err))
+    return subprocess.CompletedProcess(argv, code, *texts)
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -69,46 +68,11 @@ def test_only_listed_exceptions_are_reported_as_failed_writes(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path):
-    for content in ("old", "new"):
-        save_folder(tmp_path / "m", content)
-    assert (tmp_path / "m" / "file").read_text() == "new"
-    assert os.listdir(tmp_path) == ["m"]
-
-
-@pytest.mark.parametrize("step", ["os.rename", "os.replace", "rmtree"])
-def test_kill_while_a_folder_is_replaced_leaves_one_of_the_two(root, tmp_path, step):
-    """Kills the writer before it deletes the old folder, or after any rename of a folder.
-
-    Where folders are exchanged in one step, there is no rename after which it could be killed.
-    """
-    save_folder(tmp_path / "m", "old")
-    script = f"""
-import os, pathlib, shutil, signal, sys
-from keras_bert.files import atomic_path
-
-kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-rename, replace = os.rename, os.replace
-if {step!r} == "os.rename":
-    os.rename = lambda *paths: (rename(*paths), kill())
-elif {step!r} == "os.replace":
-    os.replace = lambda *paths: (replace(*paths), kill())
-else:
-    shutil.rmtree = lambda *_, **__: kill()
-with atomic_path(pathlib.Path(sys.argv[1])) as partial:
-    partial.mkdir()
-    (partial / "file").write_text("new")
-"""
-    done = subprocess.run([sys.executable, "-c", script, tmp_path / "m"], cwd=root)
-    assert (tmp_path / "m" / "file").read_text() == "new"
-    assert done.returncode == (-signal.SIGKILL if step == "rmtree" else 0)
-
-
 @pytest.mark.parametrize("in_two_steps", [False, True])
 def test_all_is_flushed_before_the_new_name_and_the_name_before_the_old_folder_is_deleted(
     tmp_path, monkeypatch, in_two_steps
 ):
-    """A power failure leaves the old or the new folder."""
+    """A kill or a power failure leaves the old or the new folder; the old one is then deleted."""
     save_folder(tmp_path / "m", "old")
     calls = []
 
@@ -125,25 +89,18 @@ def test_all_is_flushed_before_the_new_name_and_the_name_before_the_old_folder_i
     if in_two_steps:  # As on a file system without RENAME_EXCHANGE.
         monkeypatch.setattr(files, "_exchange", lambda *_: False)
     trace(os, "fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
-    for module, name in ((files, "_exchange"), (os, "rename"), (files.shutil, "rmtree")):
+    for module, name in ((files, "_exchange"), (os, "rename"), (os, "replace")):
         trace(module, name, str)
+    trace(files.shutil, "rmtree", str)
     save_folder(tmp_path / "m", "new")
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert os.listdir(tmp_path) == ["m"]
     flushed = [("fsync", "partial/file"), ("fsync", "partial"), ("_exchange", "partial")]
     if in_two_steps:
-        replaced = [
-            ("rename", "m"),
-            ("rename", "partial"),
-            ("fsync", "."),
-            ("rmtree", ".m.replaced"),
-        ]
-        assert calls == [*flushed, *replaced, ("fsync", ".")]
+        renamed = [("rename", "m"), ("rename", "partial"), ("fsync", ".")]
+        assert calls == [*flushed, *renamed, ("rmtree", ".m.replaced"), ("fsync", ".")]
     else:
         assert calls == [*flushed, ("fsync", "."), ("rmtree", "partial")]
-
-
-def test_folder_is_replaced_in_two_steps_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_exchange", lambda *_: False)
-    test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path)
 
 
 def test_folder_lost_between_two_renames_is_restored_by_the_next_write(tmp_path):
@@ -292,12 +249,3 @@ def test_lines_that_are_ready_are_read_at_once(monkeypatch):
     os.write(writer, b"c\n\nd")
     os.close(writer)
     assert [*lists] == [[(3, "c"), (4, "")], [(5, "d")]]
-
-
-def test_line_that_is_not_utf8_is_rejected_with_its_number(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"a\nna\xefve\n")
-    with pytest.raises(InputError, match=r"text\.txt, line 2: .* UTF-8, got the bytes b'\\xefve"):
-        list(read_lines(path))
-    with pytest.raises(InputError, match=r"none\.txt: cannot be read: No such file"):
-        list(read_lines(tmp_path / "none.txt"))

@@ -23,6 +23,7 @@ REACTIONS = {
     "raises": "raise",
     "replaces": "raise ImportError('C extensions failed')",
 }
+START = "from keras_bert.programs.command import start; start({module!r}, ['slow.py', 'a', 'b'])"
 
 
 def interrupted(root, place, *command):
@@ -52,18 +53,14 @@ def write_library(place, name, reaction):
 
 
 @pytest.mark.parametrize("reaction", REACTIONS)
-def test_while_tensorflow_is_imported(root, tmp_path, reaction):
-    write_library(tmp_path, "tensorflow", reaction)
-    code = "from keras_bert.programs.command import start; "
-    code += "start('keras_bert.programs.convert', ['convert.py', 'a', 'b'])"
-    assert interrupted(root, tmp_path, "-c", code) == (130, "", "convert.py: interrupted\n")
-
-
-@pytest.mark.parametrize("reaction", REACTIONS)
-def test_while_the_program_is_imported(root, tmp_path, reaction):
-    write_library(tmp_path, "slow_program", reaction)
-    code = "from keras_bert.programs.command import start; start('slow_program', ['slow.py'])"
-    assert interrupted(root, tmp_path, "-c", code) == (130, "", "slow.py: interrupted\n")
+@pytest.mark.parametrize(
+    ("library", "module"),
+    [("tensorflow", "keras_bert.programs.convert"), ("slow_program", "slow_program")],
+)
+def test_while_tensorflow_or_the_program_is_imported(root, tmp_path, library, module, reaction):
+    write_library(tmp_path, library, reaction)
+    ended = interrupted(root, tmp_path, "-c", START.format(module=module))
+    assert ended == (130, "", "slow.py: interrupted\n")
 
 
 COMMANDS = {
@@ -106,16 +103,13 @@ def main(flags, arguments):
         atexit.register(wait)
 PROGRAM = Program("slow", "Waits.", () if {at_exit} else Slow(), main)
 """
-START = "from keras_bert.programs.command import start; start('waiting_program', ['slow.py'])"
 
 
-def test_while_flags_are_defined(root, tmp_path):
-    program = PROGRAM.format(started=tmp_path / "started", at_exit=False)
+@pytest.mark.parametrize(
+    ("at_exit", "ended"),
+    [(False, (130, "", "slow.py: interrupted\n")), (True, (-signal.SIGINT, "", ""))],
+)
+def test_while_flags_are_defined_or_python_exits(root, tmp_path, at_exit, ended):
+    program = PROGRAM.format(started=tmp_path / "started", at_exit=at_exit)
     (tmp_path / "waiting_program.py").write_text(program)
-    assert interrupted(root, tmp_path, "-c", START) == (130, "", "slow.py: interrupted\n")
-
-
-def test_while_python_exits(root, tmp_path):
-    program = PROGRAM.format(started=tmp_path / "started", at_exit=True)
-    (tmp_path / "waiting_program.py").write_text(program)
-    assert interrupted(root, tmp_path, "-c", START) == (-signal.SIGINT, "", "")
+    assert interrupted(root, tmp_path, "-c", START.format(module="waiting_program")) == ended

@@ -17,9 +17,7 @@ run(Program("count", "Counts.", (), main))
 """
 COMMANDS = {
     "the command's help": ["-m", "keras_bert", "--help"],
-    "the command's version": ["-m", "keras_bert", "--version"],
     "a program's help": ["-m", "keras_bert", "build-vocab", "--help"],
-    "a script's help": ["run_ner.py", "--helpfull"],
     "few results": ["-c", PRINTS.format(lines=3)],
     "many results": ["-c", PRINTS.format(lines=10_000)],
 }

@@ -104,19 +104,6 @@ def installed(image) -> Path:
     return image.bin
 
 
-@pytest.fixture(scope="module")
-def run(installed, tmp_path_factory):
-    """Returns a function: (program, flags) -> the output of `keras-bert`, outside the checkout."""
-    place = tmp_path_factory.mktemp("place")
-
-    def start(program, *arguments, **flags):
-        given = [f"--{name}={value}" for name, value in flags.items()]
-        return succeed(["keras-bert", program, *given, *arguments], installed, cwd=place)
-
-    start.place = place
-    return start
-
-
 def test_metadata_has_license_authors_and_version(installed):
     code = (
         "import importlib.metadata as m, keras_bert, json; "
@@ -148,10 +135,11 @@ def test_every_file_of_the_package_is_installed(installed, root):
         }
 
 
-def test_program_of_data_tools_runs(run):
-    (run.place / "text.txt").write_text("The king swore an oath.\nA dog ran home.\n")
-    run("build-vocab", input_file="text.txt", vocab_file="vocab.txt", vocab_size=100)
-    assert "[MASK]" in (run.place / "vocab.txt").read_text().split()
+def test_program_of_data_tools_runs(installed, tmp_path):
+    (tmp_path / "text.txt").write_text("The king swore an oath.\nA dog ran home.\n")
+    flags = ["--input_file=text.txt", "--vocab_file=vocab.txt", "--vocab_size=100"]
+    succeed(["keras-bert", "build-vocab", *flags], installed, cwd=tmp_path)
+    assert "[MASK]" in (tmp_path / "vocab.txt").read_text().split()
 
 
 def test_container_for_training_lists_the_programs(image):

@@ -15,19 +15,20 @@ import contextlib
 import faulthandler
 import hashlib
 import importlib
-import io
 import os
 import random
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl.flags import ArgumentParser
 
+from tests import processes
 from tests.bad_input.commands import COMMANDS, write_inputs, write_models
 from tests.bad_input.mutations import damage_arguments, damage_file
 
@@ -38,36 +39,21 @@ _WHOLE = ("out.txt", "out.jsonl", "out.png", "out/1", "out/manifest.json", "out/
 _WHOLE += ("out/triplets.jsonl",)
 
 
-def run_command(name: str, arguments: list[str]) -> tuple[int, str]:
-    """Runs a program in the current folder; returns its exit code and standard error."""
-    from keras_bert.programs.program import call
-
-    module = importlib.import_module(COMMANDS[name][0])
-    # Like a terminal: text that has no encoding in UTF-8 cannot be printed.
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = call(module.PROGRAM, [f"keras-bert {module.PROGRAM.name}", *arguments])
-        except Exception:
-            traceback.print_exc()
-            code = -1
-        out.flush()
-        err.flush()
-    return code, err.buffer.getvalue().decode()
+def run_command(name: str, arguments: Sequence[str]) -> subprocess.CompletedProcess:
+    """Runs a program in the current folder."""
+    return processes.call_here(COMMANDS[name][0], [f"keras-bert {name}", *arguments])
 
 
 def prepare(folder: Path) -> None:
-    """Creates the valid inputs."""
+    """Creates the valid inputs, of which two are the outputs of programs."""
     folder.mkdir()
     write_inputs(folder)
-
-    def run(name: str) -> None:
-        code, err = run_command(name, list(COMMANDS[name][1]))
-        assert code == 0, f"the valid command {name} failed:\n{err}"
-
-    with contextlib.chdir(folder):
-        write_models(folder, run)
+    write_models(folder)
+    for name, output in (("create-pretraining-data", "dataset"), ("pretrain", "run")):
+        with contextlib.chdir(folder):
+            done = run_command(name, COMMANDS[name][1])
+        assert done.returncode == 0, f"the valid command {name} failed:\n{done.stderr}"
+        shutil.move(folder / "out", folder / output)
 
 
 def run_case(inputs: Path, place: Path, seed: int, number: int) -> dict:
@@ -89,7 +75,8 @@ def run_case(inputs: Path, place: Path, seed: int, number: int) -> dict:
     case = {"case": number, "command": name, "change": change}
     before = _contents(place)
     with contextlib.chdir(place):
-        code, err = run_command(name, list(arguments))
+        done = run_command(name, arguments)
+    code, err = done.returncode, done.stderr
     lines = [line for line in err.splitlines() if "\r" not in line]
     case |= {"code": code, "line": lines[-1] if lines else ""}
     problem = _problem(code, err, place, before)
@@ -122,9 +109,9 @@ def _files_of(folder: Path, arguments: tuple[str, ...]) -> list[Path]:
 
 def _problem(code: int, err: str, place: Path, before: dict[str, str]) -> str:
     """Returns what is wrong with the outcome of a case; "" if nothing is."""
-    if code == -1:
+    if "Traceback" in err:
         return "traceback"
-    if code not in (0, 1) or "Traceback" in err:
+    if code not in (0, 1):
         return f"exit code {code}"
     if code == 1 and not err.strip():
         return "no message"

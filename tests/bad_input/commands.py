@@ -6,7 +6,6 @@ programs (adapt) and that have no input (python-corpus).
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import docx
@@ -84,7 +83,6 @@ def write_inputs(folder: Path) -> None:
     (folder / "words.txt").write_text("goods\n##ss\n")
     (folder / "own.txt").write_text("[URL]\n<ent>\n")
     (folder / "king.txt").write_text("king\n")  # A token of the vocabulary.
-    (folder / "kept.txt").write_text("good\nking\n##s\n")
     (folder / "config.json").write_text(json.dumps(SIZES))
     rows = [(text, ("no", "yes")[index % 2]) for index, text in enumerate(sentences)]
     for suffix, separator in (("csv", ","), ("tsv", "\t")):
@@ -142,11 +140,8 @@ def _write_beir(folder: Path, sentences: list[str]) -> None:
     (folder / "qrels" / "train.tsv").write_text("\n".join(judgments) + "\n")
 
 
-def write_models(folder: Path, run_command) -> None:
-    """Creates a checkpoint, and runs the two programs whose output other programs read.
-
-    `run_command(name)` runs the valid command of that name in the folder.
-    """
+def write_models(folder: Path) -> None:
+    """Writes a checkpoint in each format."""
     import keras
 
     from keras_bert.checkpoints.hugging_face import save_model_directory
@@ -160,6 +155,3 @@ def write_models(folder: Path, run_command) -> None:
     save_model_directory(folder / "bert", model, VOCAB)
     write_keras_hub(folder / "preset", model, VOCAB)
     write_tf1(folder / "tf1", model, VOCAB)
-    for name, place in (("create-pretraining-data", "dataset"), ("pretrain", "run")):
-        run_command(name)
-        shutil.move(folder / "out", folder / place)

@@ -11,36 +11,11 @@ from absl.flags import ArgumentParser
 
 # Values that no flag expects, or only some do. All paths stay in the folder of the case.
 VALUES = (
-    *(
-        "",
-        "0",
-        "-1",
-        "1",
-        "1.5",
-        "2",
-        "7",
-        "100",
-        "65536",
-        "2147483647",
-        "2147483648",
-        "1" + "0" * 12,
-    ),
-    *(
-        "1" + "0" * 30,
-        "0.5",
-        "1e-300",
-        "1e300",
-        "-1e300",
-        "nan",
-        "inf",
-        "true",
-        "x",
-        "[1]",
-        "{}",
-        ",",
-    ),
-    *("*", ".", "a" * 300, "missing/file", "lines.txt", "train.csv", "train.parquet", "squad.json"),
-    *("vocab.txt", "bert", "run", "dataset", "documents", "\udc80", "😀", "a\nb"),
+    *("", "0", "-1", "1", "1.5", "2", "7", "100", "65536", "2147483647", "2147483648"),
+    *("1" + "0" * 12, "1" + "0" * 30, "0.5", "1e-300", "1e300", "-1e300", "nan", "inf", "true"),
+    *("x", "[1]", "{}", ",", "*", ".", "a" * 300, "missing/file", "lines.txt", "train.csv"),
+    *("train.parquet", "squad.json", "vocab.txt", "bert", "run", "dataset", "documents"),
+    *("\udc80", "😀", "a\nb"),
 )
 # Flags for which a valid value is an order to work for a long time.
 _LONG = ("num_train_steps", "dupe_factor", "num_shards", "num_workers", "train_batch_size")

@@ -25,17 +25,9 @@ from tests import processes
 
 KNOWN = ["good", "bad", "film", "book", "it", "is", "a", "very"]
 NEW = ["goodfilm", "isfilm", "bada"]  # Their subwords are in the vocabulary.
-VOCAB = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-VOCAB += [*KNOWN, ".", *(f"##{word}" for word in KNOWN)]
-SIZES = {
-    "vocab_size": len(VOCAB),
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-    "initializer_range": 0.2,  # So that few training steps are enough.
-}
+TOKENS = ["[unused0]", *KNOWN, ".", *(f"##{word}" for word in KNOWN)]
+# Large initial weights, so that few training steps are enough.
+SIZES = {"max_position_embeddings": 32, "initializer_range": 0.2}
 FLAGS = {
     "max_seq_length": 16,
     "min_frequency": 5,
@@ -44,27 +36,6 @@ FLAGS = {
     "learning_rate": 1e-2,
     "mixed_precision": "float32",
 }
-
-
-def save(folder: Path, kind: str = "BertPretrainer", vocab: list[str] | None = VOCAB, **changes):
-    """Saves a tiny model of a class of `keras_bert.models`; returns its folder."""
-    import keras
-
-    from keras_bert import models
-    from keras_bert.checkpoints.hugging_face import save_model_directory
-    from keras_bert.config import BertConfig
-    from keras_bert.models.encoder import BertEncoder
-    from keras_bert.text.settings import TokenizerSettings, UserToken
-
-    tokens = changes.pop("user_tokens", ())
-    tokenizer = TokenizerSettings(
-        user_tokens=[UserToken(token, normalized=True) for token in tokens]
-    )
-    config = BertConfig.from_dict(SIZES | changes)
-    keras.utils.set_random_seed(0)
-    model = BertEncoder(config) if kind == "BertEncoder" else getattr(models, kind)(config)
-    save_model_directory(folder, model, vocab, tokenizer)
-    return folder
 
 
 def write_documents(folder: Path, count: int = 24) -> Path:
@@ -108,11 +79,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(make_checkpoint, tmp_path_factory):
     """Creates a folder with documents and a checkpoint."""
     place = tmp_path_factory.mktemp("adapt")
     write_documents(place / "documents")
-    save(place / "bert")
+    make_checkpoint(place / "bert", TOKENS, "BertPretrainer", **SIZES)
     return place
 
 
@@ -148,7 +119,7 @@ def test_results_compare_the_held_out_loss_before_and_after(finished):
     }
     assert len(fingerprints) == 1  # The same held-out records.
     train, held_out = (
-        {*(finished / "text" / f"{name}.txt").read_text().removesuffix("\n\n").split("\n\n")}
+        {*(finished / "text" / f"{name}.txt").read_text().strip().split("\n\n")}
         for name in ("train", "eval")
     )
     assert (len(train), len(held_out)) == (23, 1)
@@ -157,17 +128,20 @@ def test_results_compare_the_held_out_loss_before_and_after(finished):
 
 @pytest.mark.slow
 def test_new_words_replace_unused_tokens_and_are_appended(finished, place):
-    vocab = (finished / "model" / "vocab.txt").read_text().splitlines()
-    assert len(vocab) == len(VOCAB) + 2
-    assert {vocab[1], *vocab[-2:]} == {*NEW}
-    assert vocab[2 : len(VOCAB)] == VOCAB[2:]
+    before, vocab = (
+        (folder / "vocab.txt").read_text().splitlines()
+        for folder in (place / "bert", finished / "model")
+    )
+    unused = before.index("[unused0]")
+    assert {vocab[unused], *vocab[-2:]} == {*NEW}
+    assert [*vocab[:unused], "[unused0]", *vocab[unused + 1 : -2]] == before
     config = json.loads((finished / "model" / "config.json").read_text())
     assert config["vocab_size"] == len(vocab)
     old, start = (
         load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
         for folder in (place / "bert", finished / "start")
     )
-    subwords = [VOCAB.index("good"), VOCAB.index("##film")]
+    subwords = [before.index("good"), before.index("##film")]
     np.testing.assert_allclose(start[vocab.index("goodfilm")], old[subwords].mean(0), atol=1e-7)
 
 
@@ -246,7 +220,7 @@ def test_interrupted_stages_are_resumed(finished, place, tmp_path, monkeypatch, 
 def test_training_is_evaluated_at_most_ten_times(place, tmp_path, monkeypatch):
     """Checkpoints every 2 steps stand for those every 1000 steps of long runs.
 
-    The run is also interrupted after its first evaluation, and after the training.
+    The run is also interrupted after the training.
     """
     calls = []
 
@@ -258,13 +232,13 @@ def test_training_is_evaluated_at_most_ten_times(place, tmp_path, monkeypatch):
     monkeypatch.setattr(adapt, "_MAX_CHECKPOINT_STEPS", 2)
     steps, evaluations = 25, 9
     flags = {"num_train_steps": steps, "train_batch_size": 64}
-    for name in ("unigram_baseline", "save_model_directory"):
-        with monkeypatch.context() as patch:
-            patch.setattr(pretraining_run, name, mock.Mock(side_effect=KeyboardInterrupt))
-            assert run(place, tmp_path / "out", **flags) == 130
+    with monkeypatch.context() as patch:
+        interrupt = mock.Mock(side_effect=KeyboardInterrupt)
+        patch.setattr(pretraining_run, "save_model_directory", interrupt)
+        assert run(place, tmp_path / "out", **flags) == 130
     assert run(place, tmp_path / "out", **flags) == 0
-    untrained, before_interrupt = 1, 1
-    assert len(calls) - untrained - before_interrupt == evaluations
+    untrained = 1
+    assert len(calls) - untrained == evaluations
     rows = [json.loads(row) for row in (tmp_path / "out" / "train" / "metrics.jsonl").open()]
     steps_evaluated = [row["step"] for row in rows if "eval_loss" in row]
     assert len(steps_evaluated) == evaluations <= 10
@@ -295,10 +269,11 @@ def test_changed_settings_and_documents_are_rejected(finished, place, tmp_path, 
 
 
 @pytest.mark.slow
-def test_checkpoint_without_head_and_corpus_without_new_words(place, tmp_path, capfd):
+def test_checkpoint_without_head_and_corpus_without_new_words(
+    place, make_checkpoint, tmp_path, capfd
+):
     """The encoder also has a user token of transformers, which the records must contain."""
-    vocab = [*VOCAB, "[URL]"]
-    save(tmp_path / "bert", "BertEncoder", vocab, vocab_size=len(vocab), user_tokens=["[URL]"])
+    make_checkpoint(tmp_path / "bert", [*TOKENS, "[URL]"], user_tokens=["[URL]"], **SIZES)
     changes = {"min_frequency": 1000, "init_checkpoint": tmp_path / "bert", "num_train_steps": 2}
     assert run(place, tmp_path / "out", **changes) == 0
     err = capfd.readouterr().err
@@ -308,7 +283,8 @@ def test_checkpoint_without_head_and_corpus_without_new_words(place, tmp_path, c
     assert (results["new_words"], results["new_masked_lm_head"]) == (0, True)
     assert results["step"] == 2
     assert not (tmp_path / "out" / "start").exists()
-    assert (tmp_path / "out" / "model" / "vocab.txt").read_text().splitlines() == vocab
+    before, after = (tmp_path / name / "vocab.txt" for name in ("bert", "out/model"))
+    assert before.read_text() == after.read_text()
     added = json.loads((tmp_path / "out" / "model" / "tokenizer_config.json").read_text())
     assert "[URL]" in json.dumps(added)
 
@@ -319,7 +295,6 @@ def test_checkpoint_without_head_and_corpus_without_new_words(place, tmp_path, c
         ({}, "--input_file: no file matches"),
         ({"a.txt": "A good film. A bad book."}, "a single document with text, read as --input_for"),
         ({"a.svg": "<svg/>"}, "no documents with text"),
-        (dict.fromkeys(("a.txt", "b.txt"), "A good film."), "a single document with text"),
     ],
 )
 def test_too_few_documents_are_rejected(place, tmp_path, documents, message, capfd):
@@ -332,18 +307,22 @@ def test_too_few_documents_are_rejected(place, tmp_path, documents, message, cap
 
 
 @pytest.mark.parametrize(
-    ("vocab", "changes", "message"),
+    ("vocab", "is_decoder", "message"),
     [
-        (None, {}, "has no vocabulary; expected a checkpoint with a vocabulary"),
-        (VOCAB, {}, "vocab.txt: expected the special token(s) [UNK]"),
-        (VOCAB, {"is_decoder": True}, "is a left-to-right model (is_decoder); adapt expects a b"),
+        (None, False, "has no vocabulary; expected a checkpoint with a vocabulary"),
+        ("[PAD]\n[OTHER]\n[CLS]\n[SEP]\n[MASK]\na\n", False, "expected the special token(s) [UNK]"),
+        ("", True, "is a left-to-right model (is_decoder); adapt expects a b"),
     ],
 )
-def test_unusable_checkpoints_are_rejected(place, tmp_path, vocab, changes, message, capfd):
-    path = save(tmp_path / "bert", vocab=vocab, **changes) / "vocab.txt"
-    if vocab and not changes:
-        path.write_text(path.read_text().replace("[UNK]\n", "[OTHER]\n"))
-        path.with_name("tokenizer.json").unlink()  # It has precedence.
+def test_unusable_checkpoints_are_rejected(
+    place, make_checkpoint, tmp_path, vocab, is_decoder, message, capfd
+):
+    path = make_checkpoint(tmp_path / "bert", "a", "BertPretrainer", is_decoder=is_decoder)
+    if not is_decoder:
+        (path / "tokenizer.json").unlink()  # It has precedence.
+        (path / "vocab.txt").unlink()
+    if vocab:
+        (path / "vocab.txt").write_text(vocab)
     assert run(place, tmp_path / "out", init_checkpoint=tmp_path / "bert") == 1
     assert message in one_line(capfd.readouterr().err)
     assert not (tmp_path / "out").exists()

@@ -98,13 +98,3 @@ def test_help_of_every_command_exits_with_0(root):
     """
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["['numpy']"], done.stderr
-
-
-def test_missing_flags_fail_with_one_line_that_names_them_and_the_shortest_command(root):
-    done = command("squad", "--train_file=train.json", cwd=root)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "keras-bert squad: error: --output_dir and --init_checkpoint are required; the shortest "
-        "command is: keras-bert squad --train_file=train-v1.1.json --init_checkpoint=bert "
-        "--output_dir=out\n"
-    )

@@ -13,108 +13,88 @@ RECIPE = {"recipe": "recipe.toml", "input_file": "records/{max_seq_length}.tfrec
 FEATURES = {"input_file": "texts.tsv", "output_file": "features.npz"}
 FEATURES |= {"init_checkpoint": "bert", "max_seq_length": 16}
 SST_2 = {"task_name": "SST-2", "train_file": "", "eval_file": ""}
-# (program, its flags besides FLAGS, a regular expression for the message)
-CASES = [
-    ("run_classifier.py", SST_2 | {"task_name": "SNLI"}, "--task_name=SNLI: expected CoLA"),
-    (
-        "run_classifier.py",
-        {"task_name": "", "train_file": "", "eval_file": ""},
-        "--train_file is required, .* the shortest command is: keras-bert classify --train_file=",
-    ),
-    ("run_classifier.py", SST_2, "--data_dir is missing; expected the folder of SST-2"),
-    ("run_classifier.py", {"init_checkpoint": "nowhere"}, "nowhere: no such checkpoint"),
-    ("run_classifier.py", {"teacher": "nowhere"}, "nowhere: no such checkpoint"),
-    (
-        "run_classifier.py",
-        {"teacher": "bert"},
-        "--teacher=bert has untrained weights: no head; ex",
-    ),
-    ("run_classifier.py", {"output_dir": "bert/."}, "--output_dir=bert/.: overlaps with --init_c"),
-    ("run_ner.py", {"data_dir": "nre"}, "--data_dir=nre: contains none of .* train.conll, "),
-    ("run_ner.py", {"task_name": "wikiann/de"}, "=wikiann/de can only be used with --tfds"),
-    ("run_ner.py", {"train_file": "texts.tsv"}, "texts.tsv, line 1: tag 'label'; expected O, or"),
-    ("run_ner.py", {"columns": "word=1"}, "--columns=word=1: expected ROLE=NAME, .* token, tag"),
-    ("run_ner.py", {"columns": "tag=last"}, "--columns=tag=last: expected whole numbers"),
-    (
-        "run_ner.py",
-        {"do_train": False, "do_eval": False, "do_predict": False},
-        "expected --do_train, --do_eval or",
-    ),
-    ("run_squad.py", {"train_file": "misplaced.json"}, "no training question has its answer in it"),
-    ("run_squad.py", {"train_file": "", "data_dir": "no"}, "=no: contains none .* train-v1.1.json"),
-    ("run_squad.py", {"doc_stride": 13}, "doc_stride=13: is larger than the part of the context"),
-    ("run_squad.py", {"output_dir": "."}, "--output_dir=.: is the folder of the input squad.json"),
-    ("run_embedding.py", {"train_batch_size": 1}, "batch size 1: the loss mnrl"),
-    (
-        "run_embedding.py",
-        {"matryoshka_sizes": "17"},
-        "=17: expected different whole numbers from 1",
-    ),
-    ("run_embedding.py", {"columns": "negative=no"}, "has no column 'no'; its header"),
-    ("run_embedding.py", {"columns": "a=b"}, "--columns=a=b: expected ROLE=NAME, "),
-    ("run_embedding.py", {"score_range": "1"}, r"--score_range=\['1'\]: expected"),
-    ("run_embedding.py", {"scale": 0}, "scale=0.0: expected a finite number above 0"),
-    (
-        "run_embedding.py",
-        {"train_file": "sts.jsonl", "loss": "cosent"},
-        "sts.jsonl, line 1: the score is 5; expected from -1 to 1",
-    ),
-    ("run_pretraining.py", {"input_file": "no/*"}, r"no record files match 'no/\*'"),
-    ("run_pretraining.py", {"output_dir": "config.json/out"}, "config.json/out.*cannot be written"),
-    ("run_pretraining.py", {"max_seq_length": 128}, "max_seq_length is 16; expected 128, as in --"),
-    ("run_pretraining.py", {"bert_config": "gigantic"}, "gigantic"),
-    (
-        "run_pretraining.py",
-        {"train_batch_size": 9, "gradient_accumulation_steps": 2},
-        "=9 is not divisible by 1 devices x 2 micro-batches",
-    ),
-    (
-        "run_pretraining.py",
-        {"export": True, "objective": "ltr"},
-        "--export: left-to-right models c",
-    ),
-    ("run_pretraining.py", RECIPE | {"recipe": "no.toml"}, r"no\.toml: cannot be read"),
-    (
-        "run_pretraining.py",
-        RECIPE | {"input_file": "one"},
-        "--input_file=one: .*recipe.toml.*16, 32",
-    ),
-    (
-        "run_pretraining.py",
-        RECIPE | {"output_dir": "records"},
-        "is the folder of the input records/",
-    ),
-    (
-        "run_pretraining.py",
-        RECIPE | {"init_checkpoint": "bert", "output_dir": "bert/."},
-        "--output_dir=bert/.: overlaps with --init_checkpoint",
-    ),
-    (
-        "extract_features.py",
-        FEATURES | {"layers": "last"},
-        "=last: expected integers, separated by commas",
-    ),
-    ("extract_features.py", FEATURES | {"input_file": "no.txt"}, "no.txt: cannot be read"),
-    ("adapt.py", {"init_checkpoint": "no"}, "no: no such checkpoint; expected a model directory"),
-    ("adapt.py", {"max_seq_length": 64}, "--max_seq_length=64: the model has only 32 positions"),
-    ("adapt.py", {"gradient_accumulation_steps": 3}, "--train_batch_size=32 is not divisible by"),
-    ("adapt.py", {"train_batch_size": 2**20, "max_seq_length": 32}, "--train_batch_size=1048576: "),
-    (
-        "adapt.py",
-        {"input_format": "html", "text_field": "a"},
-        "--text_field=a with --input_format=",
-    ),
-]
+NOTHING = dict.fromkeys(("do_train", "do_eval", "do_predict"), False)
+# {program: (its flags besides FLAGS, a regular expression for the message)}
+CASES = {
+    "run_classifier.py": [
+        (SST_2 | {"task_name": "SNLI"}, "--task_name=SNLI: expected CoLA"),
+        (
+            SST_2 | {"task_name": ""},
+            "--train_file is required, .* the shortest command is: keras-bert classify "
+            "--train_file=",
+        ),
+        (SST_2, "--data_dir is missing; expected the folder of SST-2"),
+        ({"init_checkpoint": "nowhere"}, "nowhere: no such checkpoint"),
+        ({"teacher": "bert"}, "--teacher=bert has untrained weights: no head; ex"),
+        ({"output_dir": "bert/."}, "--output_dir=bert/.: overlaps with --init_c"),
+    ],
+    "run_ner.py": [
+        ({"data_dir": "nre"}, "--data_dir=nre: contains none of .* train.conll, "),
+        ({"task_name": "wikiann/de"}, "=wikiann/de can only be used with --tfds"),
+        ({"train_file": "texts.tsv"}, "texts.tsv, line 1: tag 'label'; expected O, or"),
+        ({"columns": "word=1"}, "--columns=word=1: expected ROLE=NAME, .* token, tag"),
+        ({"columns": "tag=last"}, "--columns=tag=last: expected whole numbers"),
+        (NOTHING, "expected --do_train, --do_eval or"),
+    ],
+    "run_squad.py": [
+        ({"train_file": "misplaced.json"}, "no training question has its answer in it"),
+        ({"train_file": "", "data_dir": "no"}, "=no: contains none .* train-v1.1.json"),
+        ({"doc_stride": 13}, "doc_stride=13: is larger than the part of the context"),
+        ({"output_dir": "."}, "--output_dir=.: is the folder of the input squad.json"),
+    ],
+    "run_embedding.py": [
+        ({"train_batch_size": 1}, "batch size 1: the loss mnrl"),
+        ({"matryoshka_sizes": "17"}, "=17: expected different whole numbers from 1"),
+        ({"columns": "negative=no"}, "has no column 'no'; its header"),
+        ({"score_range": "1"}, r"--score_range=\['1'\]: expected"),
+        (
+            {"train_file": "sts.jsonl", "loss": "cosent"},
+            "sts.jsonl, line 1: the score is 5; expected from -1 to 1",
+        ),
+    ],
+    "run_pretraining.py": [
+        ({"input_file": "no/*"}, r"no record files match 'no/\*'"),
+        ({"output_dir": "config.json/out"}, "config.json/out.*cannot be written"),
+        ({"max_seq_length": 128}, "max_seq_length is 16; expected 128, as in --"),
+        ({"bert_config": "gigantic"}, "gigantic"),
+        (
+            {"train_batch_size": 9, "gradient_accumulation_steps": 2},
+            "=9 is not divisible by 1 devices x 2 micro-batches",
+        ),
+        ({"export": True, "objective": "ltr"}, "--export: left-to-right models c"),
+        (RECIPE | {"recipe": "no.toml"}, r"no\.toml: cannot be read"),
+        (RECIPE | {"input_file": "one"}, "--input_file=one: .*recipe.toml.*16, 32"),
+        (RECIPE | {"output_dir": "records"}, "is the folder of the input records/"),
+        (
+            RECIPE | {"init_checkpoint": "bert", "output_dir": "bert/."},
+            "--output_dir=bert/.: overlaps with --init_checkpoint",
+        ),
+    ],
+    "extract_features.py": [
+        ({"layers": "last"}, "=last: expected integers, separated by commas"),
+        ({"input_file": "no.txt"}, "no.txt: cannot be read"),
+    ],
+    "adapt.py": [
+        ({"init_checkpoint": "no"}, "no: no such checkpoint; expected a model directory"),
+        ({"max_seq_length": 64}, "--max_seq_length=64: the model has only 32 positions"),
+        ({"gradient_accumulation_steps": 3}, "--train_batch_size=32 is not divisible by"),
+        ({"train_batch_size": 2**20, "max_seq_length": 32}, "--train_batch_size=1048576: "),
+        ({"input_format": "html", "text_field": "a"}, "--text_field=a with --input_format="),
+    ],
+}
 
 
-@pytest.mark.parametrize(("program", "flags", "message"), CASES)
+@pytest.mark.parametrize(
+    ("program", "flags", "message"),
+    [(program, *case) for program, cases in CASES.items() for case in cases],
+)
 def test_invalid_input_is_one_line_and_writes_nothing(
     run_program, place, tmp_path, monkeypatch, program, flags, message
 ):
     monkeypatch.setattr("keras_bert.models.memory.available_memory", lambda: 2**30)
     output = {} if program == "extract_features.py" else {"output_dir": tmp_path / "out"}
     before = sorted(place.rglob("*"))
-    done = run_program(program, cwd=place, **FLAGS.get(program, {}) | output | flags)
+    done = run_program(program, cwd=place, **FLAGS.get(program, FEATURES) | output | flags)
     assert (done.returncode, done.stdout) == (1, "")
     *_, line = done.stderr.splitlines()
     assert line.startswith(f"{program}: error: ")

@@ -81,20 +81,57 @@ def test_length_of_a_cross_encoder_is_used(run_program, place, tmp_path):
     assert json.loads(line)["prediction"] == pytest.approx(score, abs=1e-5)
 
 
-def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_path):
-    of_the_task = {"max_seq_length": 256, "task_name": "custom"}
-    of_the_files = {"columns": ["text=a", "text_pair=b"], "problem_type": "multi_label"}
-    settings = of_the_task | of_the_files | {"class_weights": "balanced"}
-    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+# --- flags that are taken from the run, or from its model ---
 
-    def predict(*arguments):
+OF_THE_TASK = {"max_seq_length": 256, "task_name": "custom"}
+OF_THE_FILES = {"columns": "text=a,text_pair=b", "problem_type": "multi_label"}
+RUN = OF_THE_TASK | OF_THE_FILES | {"columns": ["text=a", "text_pair=b"]}
+
+
+@pytest.fixture
+def used(run_program, tmp_path):
+    """Returns a function: arguments -> the flags that are logged as taken, and the error."""
+
+    def run(*arguments, settings=RUN):
+        settings = settings | {"class_weights": "balanced"}
+        (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
         flags = {"init_checkpoint": ".", "output_dir": "model"}  # The folder is rejected later.
-        return run_program("run_classifier.py", "--nodo_train", *arguments, cwd=tmp_path, **flags)
+        done = run_program("run_classifier.py", *arguments, cwd=tmp_path, **flags)
+        lines = [line.partition("Using the settings of .: ") for line in done.stderr.splitlines()]
+        return [flag for *_, flags in lines for flag in flags.split()], lines[-1][0]
 
-    done = predict()
-    for taken in (of_the_task, of_the_files | {"columns": "text=a,text_pair=b"}):
-        used_flags = " ".join(f"--{name}={value}" for name, value in taken.items())
-        assert f"Using the settings of .: {used_flags}\n" in done.stderr
-    done = predict("--task_name=RTE", "--data_dir=glue")  # Its columns are GLUE's.
-    assert "--max_seq_length=256\n" in done.stderr
-    assert "--columns" not in done.stderr
+    return run
+
+
+def as_flags(values):
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def test_prediction_takes_task_length_and_columns_from_the_run(used):
+    assert used("--nodo_train")[0] == as_flags(OF_THE_TASK | OF_THE_FILES)
+    # The columns of GLUE are its own.
+    glue = used("--nodo_train", "--task_name=RTE", "--data_dir=glue")[0]
+    assert glue == ["--max_seq_length=256"]
+
+
+def test_flags_of_the_command_line_are_kept_even_if_equal_to_the_default(used):
+    flags = ["--max_seq_length=128", "--columns=", "--problem_type=single_label"]
+    assert used("--nodo_train", *flags)[0] == ["--task_name=custom"]
+
+
+def test_no_flags_are_taken_for_training(used):
+    assert used("--do_train", "--train_file=a.csv")[0] == []
+
+
+def test_settings_of_the_model_take_precedence_over_those_of_its_run(used, tmp_path):
+    """The model of a run may have been replaced."""
+    (tmp_path / "model").mkdir()
+    config = {"keras_bert": {"max_seq_length": 64, "problem_type": "regression"}}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    changed = {"max_seq_length": 64, "problem_type": "regression"}
+    assert used("--nodo_train")[0] == as_flags(OF_THE_TASK | OF_THE_FILES | changed)
+
+
+def test_invalid_setting_of_the_run_is_reported_by_name(used):
+    error = used("--nodo_train", settings=RUN | {"problem_type": "rank"})[1]
+    assert "run.json: problem_type is 'rank'; expected one of " in error

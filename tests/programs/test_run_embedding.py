@@ -71,17 +71,6 @@ def test_model_of_a_run_is_evaluated_with_the_flags_of_the_run(
     assert second["spearman"] == pytest.approx(first["spearman"], abs=1e-6)
 
 
-@pytest.mark.slow
-def test_length_and_pooling_of_the_checkpoint_are_used(run_program, place, tmp_path):
-    TextEmbedder.from_pretrained(place / "bert", 9, pooling="cls").save_pretrained(tmp_path / "st")
-    flags = {name: value for name, value in COMMON.items() if name != "max_seq_length"}
-    flags |= {"num_train_steps": 2, "train_file": "pairs.tsv", "init_checkpoint": tmp_path / "st"}
-    done = run(run_program, place, **flags, output_dir=tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    settings = load(tmp_path / "out").settings
-    assert (settings.max_seq_length, settings.pooling) == (9, "cls")
-
-
 # --- hard negatives, BEIR directories ---
 
 WORDS = ("good", "bad", "film", "book", "who", "swore", "rollo", "very")
@@ -105,11 +94,8 @@ def test_negatives_are_mined_once_and_trained_on(run_program, place, beir, tmp_p
     mining = {"mine_negatives": 2, "skip_top": 1, "margin": -0.5}
     done = run(run_program, place, **flags, **mining)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "mined").iterdir()} == {
-        "run.json",
-        "results.json",
-        "triplets.jsonl",
-    }
+    names = {path.name for path in (tmp_path / "mined").iterdir()}
+    assert names == {"run.json", "results.json", "triplets.jsonl"}
     file = tmp_path / "mined" / "triplets.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert f"triplets = {len(rows)}\n" in done.stdout
@@ -136,22 +122,25 @@ def test_negatives_are_mined_once_and_trained_on(run_program, place, beir, tmp_p
 
 
 @pytest.mark.slow
-def test_pairs_of_a_directory_are_trained_on(run_program, place, beir, tmp_path):
+def test_pairs_of_a_directory_are_trained_on_with_the_settings_of_the_checkpoint(
+    run_program, place, beir, tmp_path
+):
+    TextEmbedder.from_pretrained(place / "bert", 9, pooling="cls").save_pretrained(tmp_path / "st")
     flags = COMMON | {"train_file": beir, "eval_file": beir / "qrels" / "dev.tsv"}
-    done = run(run_program, place, **flags, num_train_steps=1, output_dir=tmp_path / "out")
+    flags |= {"num_train_steps": 1, "init_checkpoint": tmp_path / "st"}
+    del flags["max_seq_length"]
+    done = run(run_program, place, **flags, output_dir=tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "1 steps of 4 examples" in done.stderr or "1 step of 4 examples" in done.stderr
+    assert "1 steps of 4 examples" in done.stderr
     assert "ndcg_at_10 = " in done.stdout
+    settings = load(tmp_path / "out").settings
+    assert (settings.max_seq_length, settings.pooling) == (9, "cls")
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ({"train_file": "pairs.tsv", "skip_top": 2}, "--skip_top: has no effect without --mine_ne"),
-        (
-            {"train_file": "pairs.tsv", "mine_negatives": -1},
-            "expected a whole number from 0 to 1000",
-        ),
         ({"mine_negatives": 1, "loss": "cosent"}, "--loss=cosent: mining needs pairs; expected"),
         ({"mine_negatives": 1, "eval_file": "sts.jsonl"}, "--eval_file: has no effect with --mine"),
         ({"loss": "cosent"}, "words: is a BEIR directory, which has pairs; expected --loss=mnrl"),

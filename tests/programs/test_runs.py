@@ -11,13 +11,8 @@ from pathlib import Path
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.files import check_not_input_folder
 from keras_bert.programs import runs
-from keras_bert.programs.runs import (
-    CACHE_VARIABLE,
-    check_output_dir,
-    use_compilation_cache,
-)
+from keras_bert.programs.runs import CACHE_VARIABLE, check_output_dir, use_compilation_cache
 
 FLAG = "--tf_xla_persistent_cache_directory="
 COMPILE = """
@@ -151,21 +146,6 @@ def test_a_second_process_reads_the_program_that_the_first_one_compiled(environm
     written = entry.stat().st_mtime_ns
     assert run() == values
     assert entry.stat().st_mtime_ns == written
-
-
-def test_output_dir_that_contains_the_input_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    for name, place in (
-        ("data/a.txt", f"{tmp_path}/data"),
-        ("data", "data/."),
-        ("data/*.txt", "data"),
-        ("a.txt", "."),
-    ):
-        with pytest.raises(InputError, match=rf"--output_dir={place}: is the folder of the input"):
-            check_not_input_folder(place, ["", name])
-    check_not_input_folder("data/out", ["data/a.txt", "data", ""])
-    check_not_input_folder("data", ["."])
 
 
 def test_output_dir_that_overlaps_the_checkpoint_is_rejected(tmp_path):

@@ -8,11 +8,13 @@ import tensorflow as tf
 
 import keras_bert
 from keras_bert.checkpoints.open import open_checkpoint
+from keras_bert.config import BertConfig
 from keras_bert.text.settings import UserToken
 from keras_bert.text.vocabulary import load_vocab
 
 TEXT = "see [URL]. it is good.\n@<user>x: it is bad [URL]\n\nthe film is good, <user>.\ngood film\n"
 OWN = (UserToken("[URL]"), UserToken("<user>"))
+RECORDS = {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": 1, "num_workers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -21,36 +23,14 @@ def folder(tmp_path_factory, run_program):
     folder = tmp_path_factory.mktemp("own")
     (folder / "text.txt").write_text(TEXT * 20)
     (folder / "own.txt").write_text("[URL]\n<user>\n")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32, "vocab_size": 64}
-    (folder / "config.json").write_text(json.dumps(sizes))
+    BertConfig(64, 16, 1, 2, 32, max_position_embeddings=32).to_json(folder / "config.json")
     files = {"input_file": "text.txt", "vocab_file": "vocab.txt", "user_tokens": "own.txt"}
+    training = {"bert_config": "config.json", "input_file": "records", "output_dir": "out"}
+    training |= {"num_train_steps": 2, "num_warmup_steps": 1, "train_batch_size": 4}
     commands = [
         ("build_vocab.py", {**files, "vocab_size": 64}),
-        (
-            "create_pretraining_data.py",
-            {
-                **files,
-                "output_dir": "records",
-                "max_seq_length": 24,
-                "max_predictions_per_seq": 4,
-                "num_shards": 1,
-                "num_workers": 1,
-            },
-        ),
-        (
-            "run_pretraining.py",
-            {
-                "bert_config": "config.json",
-                "input_file": "records",
-                "output_dir": "out",
-                "num_train_steps": 2,
-                "num_warmup_steps": 1,
-                "train_batch_size": 4,
-                "jit_compile": "false",
-                "export": True,
-            },
-        ),
+        ("create_pretraining_data.py", {**files, **RECORDS, "output_dir": "records"}),
+        ("run_pretraining.py", {**training, "jit_compile": "false", "export": True}),
     ]
     for program, flags in commands:
         done = run_program(program, cwd=folder, **flags)
@@ -126,8 +106,7 @@ def test_unused_tokens_are_replaced_by_user_tokens_before_words(folder, run_prog
 
 @pytest.mark.slow
 def test_records_must_have_the_user_tokens_of_the_model(folder, run_program):
-    flags = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "plain"}
-    flags |= {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": 1}
+    flags = RECORDS | {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "plain"}
     done = run_program("create_pretraining_data.py", cwd=folder, **flags)
     assert done.returncode == 0, done.stderr
     manifest = json.loads((folder / "plain" / "manifest.json").read_text())
