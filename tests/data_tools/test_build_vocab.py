@@ -21,6 +21,7 @@ from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
+from tests.data_tools.conftest import TOKENIZERS
 
 
 @pytest.fixture(scope="module")
@@ -135,22 +136,14 @@ def small(tmp_path):
 
 
 def test_new_words_replace_the_unused_tokens(small):
-    old = load_vocab(small / "vocab.txt")
-    path = small / "new.txt"
-    build_vocab(
-        str(small / "a.txt"), str(path), VocabSettings(extend_vocab=str(small / "vocab.txt"))
-    )
-    new = load_vocab(path)
+    text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
+    new = build_vocab(text, path, VocabSettings(extend_vocab=old))
     # 水 is unknown, ate and blade are split; ctd is too rare; the and cat are single tokens.
     assert new[1:4] == ["水", "ate", "blade"]
-    assert new[:1] + new[4:] == old[:1] + old[4:]
-    tokens = BertTokenizer(str(path)).tokenize(["Ate blade 水 cat"]).to_list()
+    assert new[:1] + new[4:] == load_vocab(old)[:1] + load_vocab(old)[4:]
+    tokens = BertTokenizer(path).tokenize(["Ate blade 水 cat"]).to_list()
     assert tokens == [[2, 3, 1, new.index("cat")]]
-
-
-def test_new_words_respect_num_new_words_and_min_frequency(small):
-    text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
-    new = build_vocab(text, path, VocabSettings(extend_vocab=old, num_new_words=1))
+    new = build_vocab(text, path + "1", VocabSettings(extend_vocab=old, num_new_words=1))
     assert new[1:4] == ["水", "[unused1]", "[unused7]"]
     new = build_vocab(text, path + "2", VocabSettings(extend_vocab=old, min_frequency=3))
     assert new[1:4] == ["水", "ate", "[unused7]"]
@@ -163,24 +156,13 @@ def test_words_beyond_the_unused_tokens_are_appended(small):
     new = build_vocab(text, path, extension)
     assert new[1:4] == ["lot", "水", "ate"]
     assert new[4:] == [*load_vocab(old)[4:], "blade"]
-    assert build_vocab(text, path, extension) == new  # The file already has the result.
-    with pytest.raises(InputError, match="holds another vocabulary"):
-        build_vocab(text, path, VocabSettings(extend_vocab=old, num_new_words=0))
     tokens = [token for token in load_vocab(old) if not token.startswith("[unused")]
     Path(old).write_text("".join(token + "\n" for token in tokens))
     new = build_vocab(text, path + "2", VocabSettings(extend_vocab=old, num_new_words=2))
     assert new == [*tokens, "lot", "水"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, {"hohe", "北", "京"}),
-        ({"strip_accents": False}, {"höhe", "北", "京"}),
-        ({"do_lower_case": False, "strip_accents": True}, {"Hohe", "北", "京"}),
-        ({"tokenize_chinese_chars": False}, {"hohe", "北京"}),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), TOKENIZERS)
 def test_vocabulary_of_each_tokenizer(tmp_path, changes, words):
     text, vocab_file = tmp_path / "a.txt", tmp_path / "vocab.txt"
     text.write_text("Höhe 北京\n" * 9, encoding="utf-8")
@@ -266,22 +248,17 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
     [
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
         ({"min_frequency": 0}, "--min_frequency=0: expected a whole number of at least 1"),
-        (
-            {"vocab_file": "{}/a.txt/vocab.txt"},
-            r"a\.txt/vocab\.txt: ",
-        ),
+        ({"vocab_file": "{}/a.txt/vocab.txt"}, r"a\.txt/vocab\.txt: "),
         ({"vocab_file": "{}"}, "cannot read vocabulary .*: Is a directory"),
-        ({"input_file": "{}/empty.txt"}, "--input_file: no words in .*empty"),
         (
-            {"input_file": "{}/bad.txt", "vocab_file": "{}/new/vocab.txt"},
-            r"bad\.txt line 2: not UTF-8",
+            {"input_file": "{}/empty.txt", "vocab_file": "{}/new/vocab.txt"},
+            "--input_file: no words in .*empty",
         ),
     ],
 )
 def test_invalid_input_is_rejected(tmp_path, changes, match):
     (tmp_path / "a.txt").write_text("the cat sat .\n")
     (tmp_path / "empty.txt").touch()
-    (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
     before = sorted(os.listdir(tmp_path))
     files = {"input_file": "{}/a.txt", "vocab_file": "{}/vocab.txt"}
     files = {name: changes.get(name, path).format(tmp_path) for name, path in files.items()}

@@ -90,18 +90,9 @@ def start_build(root):
 
     def start(files: dict, address: str, settings: Settings = SETTINGS) -> subprocess.Popen:
         flags = files | changes(settings) | {"dask_scheduler": address}
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "keras_bert",
-                "create-pretraining-data",
-                *(f"--{name}={value}" for name, value in flags.items()),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=root,
-        )
+        command = [sys.executable, "-m", "keras_bert", "create-pretraining-data"]
+        command += [f"--{name}={value}" for name, value in flags.items()]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root)
         started.append(process)
         return process
 

@@ -55,21 +55,13 @@ ROWS = [
     row("[CLS] sat/sat [UNK] [SEP]", "dog [SEP]"),
     row("[CLS] sat/sat [UNK] [SEP]", "dog [SEP]"),  # same tokens, same masks
 ]
-PACKED_TEXT = "[CLS] the [MASK]/cat [SEP] [CLS] dog/dog [SEP] [CLS] 水 水 [SEP]"
-
-
-def packed_row():
-    return row(PACKED_TEXT) | {
-        "position_ids": [0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 0],
-        "example_ids": [1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 0],
-        "next_sentence_positions": [0, 4, 7, 0],
-        "next_sentence_labels": [0, 1, 0, 0],
-        "next_sentence_weights": np.array([1, 1, 1, 0], np.float32),
-    }
-
-
-def without_masks(features):
-    return {name: values for name, values in features.items() if not name.startswith("masked")}
+PACKED = row("[CLS] the [MASK]/cat [SEP] [CLS] dog/dog [SEP] [CLS] 水 水 [SEP]") | {
+    "position_ids": [0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 0],
+    "example_ids": [1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 0],
+    "next_sentence_positions": [0, 4, 7, 0],
+    "next_sentence_labels": [0, 1, 0, 0],
+    "next_sentence_weights": np.array([1, 1, 1, 0], np.float32),
+}
 
 
 def write(path, rows):
@@ -111,26 +103,20 @@ def test_statistics(tmp_path):
     place = {"file": "a.txt", "line": 1, "offset": 3}
     odd = {"undecodable_bytes": {"count": 7, "files": 1, "first": [place]}}
     statistics, _ = inspected(dataset(tmp_path, odd=odd))
-    assert statistics["odd"] == odd
     assert any("undecodable bytes: 7; replaced" in line for line in report(statistics))
-    assert (statistics["documents"], statistics["sentences"]) == (2, 7)
-    assert (statistics["rows"], statistics["examples"], statistics["tokens"]) == (4, 4, 32)
-    assert statistics["padding_share"] == 16 / 48
-    assert statistics["predictions"] == 6
-    assert statistics["predicted_share"] == 6 / 32
-    assert (statistics["mask_share"], statistics["random_share"]) == (3 / 6, 1 / 6)
-    assert statistics["kept_share"] == 2 / 6
-    assert statistics["unknown_share"] == 2 / 32
-    assert statistics["label_1_share"] == 1 / 4
-    assert statistics["duplicates"] == 2
+    assert statistics == {
+        "odd": odd,
+        "next_sentence": "random",
+        **{"documents": 2, "sentences": 7, "rows": 4, "examples": 4, "tokens": 32},
+        **{"padding_share": 16 / 48, "label_1_share": 1 / 4, "unknown_share": 2 / 32},
+        **{"predictions": 6, "predicted_share": 6 / 32, "duplicates": 2},
+        **{"mask_share": 3 / 6, "random_share": 1 / 6, "kept_share": 2 / 6},
+    }
 
 
 def test_examples_are_printed_as_text(tmp_path):
     _, lines = inspected(dataset(tmp_path), num_examples=3)
-    first, last = (
-        tmp_path / tfrecords.shard_name(0, 2),
-        tmp_path / tfrecords.shard_name(1, 2),
-    )
+    first, last = (tmp_path / tfrecords.shard_name(index, 2) for index in range(2))
     assert lines == [
         f"{first} record 0: 10 tokens, 3 to predict, B is a random text",
         "  A: [CLS] the [MASK→cat]s sat [SEP]",
@@ -146,11 +132,7 @@ def test_examples_are_printed_as_text(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [
-        ("random", ("B follows A", "B is a random text")),
-        ("order", ("in order", "swapped")),
-        (None, ("B follows A", "B is a random text")),
-    ],
+    [("order", ("in order", "swapped")), (None, ("B follows A", "B is a random text"))],
 )
 def test_labels_are_printed_in_words(tmp_path, kind, words):
     folder = dataset(tmp_path, next_sentence=kind or "random")
@@ -162,16 +144,15 @@ def test_labels_are_printed_in_words(tmp_path, kind, words):
 
 
 def test_dynamic_records_have_no_masks(tmp_path):
-    statistics, lines = inspected(
-        dataset(tmp_path, [without_masks(each) for each in ROWS], dynamic=True)
-    )
+    rows = [{k: v for k, v in each.items() if not k.startswith("masked")} for each in ROWS]
+    statistics, lines = inspected(dataset(tmp_path, rows, dynamic=True))
     assert lines[0].endswith("10 tokens, masks are generated during training, B is a random text")
     assert "predictions" not in statistics
     assert "predicted          masks are generated during training" in list(report(statistics))
 
 
 def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path):
-    statistics, lines = inspected(dataset(tmp_path, [packed_row()] * 3, pack=True), num_examples=1)
+    statistics, lines = inspected(dataset(tmp_path, [PACKED] * 3, pack=True), num_examples=1)
     path = tmp_path / tfrecords.shard_name(0, 2)
     assert lines == [
         f"{path} record 0, example 1 of 3: 4 tokens, 1 to predict, B follows A",
@@ -200,16 +181,13 @@ def test_files_of_other_tools_need_the_vocabulary_to_print_text(tmp_path, write_
     shares = [statistics[f"{kind}_share"] for kind in ("mask", "random", "kept")]
     assert sum(shares) == pytest.approx(1)
     vocab.write_text("".join(f"{token}\n" for token in VOCAB))
-    with pytest.raises(
-        InputError,
-        match=r"google\.tfrecord: record \d+: .*input_ids is out of range: .* below 12",
-    ):
+    with pytest.raises(InputError, match=r"google\.tfrecord: record \d+: .*input_ids is out of ra"):
         inspected(path, str(vocab))
 
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_rows_of_padding_are_counted(tmp_path, pack):
-    padding = packed_row() if pack else row("[CLS] the [SEP]")
+    padding = PACKED if pack else row("[CLS] the [SEP]")
     nothing = {name: np.asarray(values) * 0 for name, values in padding.items()}
     statistics, _ = inspected(dataset(tmp_path, [nothing], pack=pack))
     assert (statistics["rows"], statistics["tokens"], statistics["padding_share"]) == (2, 0, 1)

@@ -58,7 +58,9 @@ def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
 
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
 @settings(max_examples=200, deadline=None)
-def test_unused_sentences_are_used_again(documents, max_seq_length, short_seq_prob, seed):
+def test_halves_are_whole_sentences_and_unused_ones_are_used_again(
+    documents, max_seq_length, short_seq_prob, seed
+):
     """Checks that A, or A and the true B, cover every document once without gaps."""
     pairs = pairs_of(documents, max_seq_length, short_seq_prob, seed)
     at = 0
@@ -69,13 +71,6 @@ def test_unused_sentences_are_used_again(documents, max_seq_length, short_seq_pr
             assert b_start == at  # B starts where A ends
             at = b_end
     assert at == len(documents.ids)
-
-
-@pytest.mark.slow
-@given(corpora, st.integers(5, 64), st.integers(0, 99))
-@settings(max_examples=200, deadline=None)
-def test_both_halves_are_whole_sentences_of_one_document(documents, max_seq_length, seed):
-    pairs = pairs_of(documents, max_seq_length, 0.1, seed)
     assert np.isin(pairs[:, :4], documents.sentence_starts).all()
     for start, end in ((A_START, A_END), (B_START, B_END)):
         assert (pairs[:, start] < pairs[:, end]).all()
@@ -98,9 +93,9 @@ def test_chunk_ends_with_the_sentence_that_reaches_the_target(documents, max_seq
 
 
 def test_random_b_comes_from_another_document():
-    """test_against_google compares the lengths of A and B with Google's."""
+    """test_shards.py compares all shares and the lengths of A and B with Google's."""
     documents = spread(20, 100)
-    # Chunks of one sentence have no other B; test_shards.py compares all shares with Google's.
+    # Chunks of one sentence have no other B.
     assert pairs_of(documents_of([[200] * 20] * 5), 128, 0.0, 1)[:, LABEL].all()
     pairs = pairs_of(documents, 64, 0.1, 2)
     pairs = pairs[pairs[:, LABEL] == RANDOM]
@@ -283,15 +278,3 @@ def test_examples_are_packed_within_a_window_and_rows_are_shuffled():
     longest = np.maximum.reduceat(lengths[order], starts[:-1])
     for values in (of_row, longest):
         assert abs(np.corrcoef(place, values)[0, 1]) < 4 / np.sqrt(len(place))
-
-
-# --- layout ---
-
-
-SPECIAL = (1, 2, 0)
-
-
-def check(features, expected):
-    assert features.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(features[name], values, err_msg=name)
