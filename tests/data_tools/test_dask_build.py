@@ -1,5 +1,6 @@
 """Tests builds on a Dask cluster: a scheduler and workers in processes of their own."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -86,20 +87,24 @@ def cluster(root, tmp_path) -> Iterator[Cluster]:
 @pytest.fixture
 def start_build(root):
     """Returns a function that starts a build on Dask; the process is killed after the test."""
-    started = []
+    with contextlib.ExitStack() as started:
 
-    def start(files: dict, address: str, settings: Settings = SETTINGS) -> subprocess.Popen:
-        flags = files | changes(settings) | {"dask_scheduler": address}
-        command = [sys.executable, "-m", "keras_bert", "create-pretraining-data"]
-        command += [f"--{name}={value}" for name, value in flags.items()]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root)
-        started.append(process)
-        return process
+        def start(files: dict, address: str, settings: Settings = SETTINGS) -> subprocess.Popen:
+            flags = files | changes(settings) | {"dask_scheduler": address}
+            command = [sys.executable, "-m", "keras_bert", "create-pretraining-data"]
+            command += [f"--{name}={value}" for name, value in flags.items()]
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root)
+            started.callback(process.communicate)
+            started.callback(process.kill)
+            return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield start
+
+
+def wait_until(is_true, build: subprocess.Popen) -> None:
+    while not is_true():
+        assert build.poll() is None, build.communicate()[1]
+        time.sleep(0.01)
 
 
 def error_of(build: subprocess.Popen) -> str:
@@ -126,9 +131,7 @@ def test_build_with_a_killed_worker_equals_a_local_build(
     def is_time_to_kill() -> bool:
         return building.exists() and len(list(building.glob("*.tfrecord.json"))) >= num_shards
 
-    while not is_time_to_kill():
-        assert build.poll() is None, build.communicate()[1]
-        time.sleep(0.01)
+    wait_until(is_time_to_kill, build)
     time.sleep(random_moment.random() if num_shards == 0 else 0)
     assert not (output_dir / "manifest.json").exists()
     victim.kill()
@@ -164,12 +167,10 @@ def test_killed_scheduler_is_an_error_and_local_workers_resume_the_build(
     folder, cluster, start_build, contents
 ):
     cluster.start_worker()
-    settings = replace(SETTINGS, dupe_factor=100)
+    settings = replace(SETTINGS, dupe_factor=20)
     build = start_build(folder, cluster.address, settings)
     building = Path(folder["output_dir"], ".building")
-    while not list(building.glob("*.tfrecord.json")):
-        assert build.poll() is None, build.communicate()[1]
-        time.sleep(0.01)
+    wait_until(lambda: list(building.glob("*.tfrecord.json")), build)
     cluster.stop()
     assert "the connection to the scheduler was lost" in error_of(build).splitlines()[-1]
     create_pretraining_data(**folder, settings=settings, num_workers=1)

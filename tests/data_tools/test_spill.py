@@ -83,11 +83,11 @@ def test_bad_lines_of_a_part_are_rejected(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_memory_is_bounded_by_the_buffer(tmp_path):
+def test_memory_is_bounded_by_the_buffer(tmp_path, monkeypatch):
+    monkeypatch.setattr(spill, "_SPILL_BYTES_PER_BUCKET", 1 << 17)
     path = tmp_path / "a.txt"
-    with open(path, "w") as file:  # 15 MB
-        for number in range(15_000):
-            file.write(f"document {number} .\n" + "a line of some words .\n" * 43 + "\n")
+    document = "document {} .\n" + "a line of some words .\n" * 43 + "\n"
+    path.write_text("".join(map(document.format, range(6000))))  # 6 MB
     sources = [(str(path), lines.WHOLE)]
     tracemalloc.start()
     try:
@@ -95,7 +95,7 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert entry["documents"] == 15_000
+    assert entry["documents"] == 6000
     assert peak < BUCKETS * spill._SPILL_BYTES_PER_BUCKET + 4e6
 
 

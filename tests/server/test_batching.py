@@ -111,25 +111,6 @@ def test_long_text_does_not_widen_outputs_of_other_requests():
     assert [len(batch) for batch in version.batches] == [2, 1]
 
 
-def test_rest_of_a_cancelled_request_is_not_run():
-    version = FakeVersion()
-
-    async def main():
-        batcher = make_batcher(max_batch_size=1)
-        version.gate.clear()
-        call = asyncio.create_task(double(batcher, version, *[1] * 50))
-        while not version.batches:
-            await asyncio.sleep(0.01)
-        call.cancel()
-        version.gate.set()
-        answer = await double(batcher, version, 2)
-        batcher.close()
-        return answer
-
-    assert asyncio.run(main()) == [4]
-    assert version.batches == [[1], [2]]
-
-
 def test_padded_answers_are_limited_before_they_are_computed():
     version = FakeVersion()
     wide = np.array([b"x" * 10_000, *[b"a"] * 39], object)

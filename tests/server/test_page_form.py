@@ -28,8 +28,6 @@ pytestmark = pytest.mark.slow  # Starts a browser.
             {"question": "a", "context": ""},
             "Enter a context: the text that contains the answer.",
         ),
-        ({"task": "ner"}, {"text": ""}, "Enter a text."),
-        ({"task": "fill_mask"}, {"text": ""}, "Enter a text."),
         ({"task": "embedding"}, {"first": ""}, "Enter the first text."),
     ],
 )

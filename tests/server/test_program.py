@@ -108,10 +108,7 @@ def test_hostile_bodies_get_short_errors_and_do_not_stall_the_event_loop(process
     assert stalls(server) == before
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [("bert.example", 200), ("Other.Example:80", 200), ("third.example", 403), ("localhost", 200)],
-)
+@pytest.mark.parametrize(("host", "status"), [("Other.Example:80", 200), ("third.example", 403)])
 def test_named_hosts_are_allowed(process, host, status):
     url = process[2].url
     response = requests.get(f"{url}/healthz", headers={"Host": host}, timeout=60)

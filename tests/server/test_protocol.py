@@ -1,7 +1,6 @@
 """The row and column formats of requests and responses, and their errors."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -50,16 +49,8 @@ def fail(document, signature=None) -> str:
         (None, {"inputs": {"text": []}}, {"text": []}),
         ("pair", {"instances": [{"b": "y", "a": "x"}]}, {"a": [b"x"], "b": [b"y"]}),
         ("pair", {"inputs": {"a": ["x"], "b": ["y"], "c": 1}}, {"a": [b"x"], "b": [b"y"]}),
-        (
-            "ids",
-            {"instances": [{"ids": [1, -2], "mask": [1, 0]}]},
-            {"ids": [[1, -2]], "mask": [[1, 0]]},
-        ),
-        (
-            "ids",
-            {"inputs": {"ids": [[], []], "mask": [[1], [2]]}},
-            {"ids": [[], []], "mask": [[1], [2]]},
-        ),
+        ("ids", {"instances": [{"ids": [1], "mask": [-2]}]}, {"ids": [[1]], "mask": [[-2]]}),
+        ("ids", {"inputs": {"ids": [[]], "mask": [[1]]}}, {"ids": [[]], "mask": [[1]]}),
         ("words", {"instances": [["a"], ["b"]]}, {"words": [[b"a"], [b"b"]]}),
         ("words", {"inputs": [["a"] * 5] * 9000}, {"words": [[b"a"] * 5] * 9000}),
         ("large", {"inputs": [2**63 - 1, -(2**63)]}, {"x": [2**63 - 1, -(2**63)]}),
@@ -85,9 +76,7 @@ def test_other_texts_than_json_are_rejected(body: bytes):
     [
         (None, b"[]", "The request body is a list; expected a JSON object"),
         (None, {}, "must have either 'instances' or 'inputs', or for one row only text"),
-        (None, {"text": "a", "top_k": 3}, "either 'instances' or 'inputs', or for one row only"),
         (None, {"text": ["a", "b"]}, "text[0]: a list; expected a string"),
-        (None, {"text": math.nan}, "The request body is not JSON"),
         ("pair", {"a": "x"}, "must have either 'instances' or 'inputs', or for one row only a, b"),
         (None, {"instances": [], "inputs": []}, "must have either 'instances' or 'inputs'"),
         (1, {"inputs": []}, "signature_name: 1; expected one of ids, large, pair"),
@@ -95,10 +84,8 @@ def test_other_texts_than_json_are_rejected(body: bytes):
         (None, {"instances": "a"}, "instances: expected a list of at least one row"),
         (None, {"instances": []}, "instances: expected a list of at least one row"),
         (None, {"instances": [1]}, "text[0]: 1; expected a string"),
-        (None, {"instances": ["a", None]}, "text[1]: null; expected a string"),
         (None, {"instances": [{"text": {"x": 1}}]}, "text[0]: an object; expected a string"),
         (None, {"instances": [{"b64": "?"}]}, "text[0]: an object; expected a string, or bytes"),
-        (None, {"instances": ["b", ["c"]]}, "text[1]: a list; expected a string"),
         (
             None,
             {"instances": [{"text": "a"}, {"texts": "a"}]},
@@ -108,23 +95,12 @@ def test_other_texts_than_json_are_rejected(body: bytes):
         (None, {"instances": [{"text": "a"}, "b"]}, 'instances[1]: "b"; expected an object'),
         (None, {"inputs": "a"}, "text: expected lists of equal length, 1 deep"),
         ("pair", {"instances": ["a"]}, 'instances[0]: "a"; expected an object with a, b'),
-        ("pair", {"instances": [{"a": "x"}]}, "instances[0]: an object with a; expected"),
-        ("pair", {"inputs": ["a"]}, "inputs: found no object with all inputs; expected a, b"),
         ("pair", {"inputs": {"a": ["x"]}}, "inputs: found no object with all inputs; expected a"),
-        (
-            "pair",
-            {"inputs": {"a": ["x"], "b": []}},
-            "Inputs must have equal numbers of rows: a has 1, b has 0",
-        ),
+        ("pair", {"inputs": {"a": ["x"], "b": []}}, "equal numbers of rows: a has 1, b has 0"),
         ("words", {"inputs": [["a"], ["a", "b"]]}, "words: expected lists of equal length, 2 deep"),
-        ("words", {"inputs": [["a"], "b"]}, "words: expected lists of equal length, 2 deep"),
         ("words", {"inputs": ["b", ["a"]]}, "words: expected lists of equal length, 2 deep"),
         ("ids", {"inputs": {"ids": [[1.0]], "mask": []}}, "ids[0][0]: 1.0; expected a number of"),
-        (
-            "ids",
-            {"inputs": {"ids": [[1], [2**31]], "mask": []}},
-            "ids[1][0]: 2147483648; expected a number of type int32",
-        ),
+        ("ids", {"inputs": {"ids": [[1], [2**31]], "mask": []}}, "ids[1][0]: 2147483648; expect"),
         ("ids", {"inputs": {"ids": [[1, True]], "mask": []}}, "ids[0][1]: true; expected a numb"),
         ("large", {"inputs": [0] * 20_000 + ["a"]}, 'x[20000]: "a"; expected a number of type int'),
         ("large", {"inputs": [2**63]}, "x[0]: 9223372036854775808; expected a number of type int"),

@@ -16,7 +16,6 @@ from keras_bert.export.version_folders import describe_files
 from keras_bert.server import versions as versions_module
 from keras_bert.server.protocol import RestError
 from keras_bert.server.versions import Version, Versions
-from tests.export.conftest import INSTALLED, make_task
 
 
 def write(folder: Path, content: object) -> None:
@@ -174,20 +173,3 @@ def test_loaded_version_has_its_signatures_and_runs_its_warm_up(save_model, tmp_
     (folder / "export.json").write_text("[1]")
     with pytest.raises(InputError, match=r"export\.json: contains a list"):
         Version(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", INSTALLED[:1])  # export/test_engines.py has all of them.
-def test_engine_runs_the_model_and_is_logged(engine, tmp_path, caplog):
-    make_task("pair").export(tmp_path / "1", engines=(engine,))
-    text = np.array([b"the cat", b""], object)
-    answers = []
-    with caplog.at_level("INFO", "absl"):
-        for name in ("tensorflow", engine):
-            versions = Versions(tmp_path, name)
-            versions.start()
-            inputs = {"text": text, "text_pair": text}
-            answers.append(versions.current.run("serving_default", inputs))
-            assert f"Serving version 1 of {tmp_path} on {name}, float32" in caplog.text
-    assert answers[0]["label"].tolist() == answers[1]["label"].tolist()
-    np.testing.assert_allclose(answers[0]["logits"], answers[1]["logits"], atol=1e-3)
