@@ -18,7 +18,6 @@ from data_tools import shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
-from keras_bert.files import sha256
 from tests import processes
 from tests.data_tools.conftest import changes
 
@@ -43,12 +42,21 @@ class RepeatingExecutor(ThreadPoolExecutor):
         {"ngram": 3, "next_sentence": "order"},
         {"pack": True},
         {"pack": True, "dynamic": True, "next_sentence": "none"},
+        {"input_format": "parquet"},
     ],
     ids=lambda options: "-".join(options) or "default",
 )
-def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_path, options):
+def test_any_executor_writes_the_same_bytes(
+    files, corpus, contents, monkeypatch, tmp_path, options
+):
+    if "input_format" in options:  # Several files, of which none is divided among the workers.
+        for number in range(3):
+            table = pa.table({"text": corpus(10, seed=number).split("\n\n")})
+            parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=4)
+        files["input_file"] = str(tmp_path / "*.parquet")
     settings = replace(SMALL, **options)
-    create_pretraining_data(**files, settings=settings, num_workers=1)
+    manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert ("pyarrow" in manifest["made_with"]) == ("input_format" in options)
     complete = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
     monkeypatch.chdir(tmp_path)
@@ -56,39 +64,6 @@ def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_pa
     with RepeatingExecutor(2) as executor:
         create_pretraining_data(**relative, settings=settings, num_workers=2, executor=executor)
     assert contents(files["output_dir"]) == complete
-
-
-@pytest.mark.slow
-def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus, tmp_path):
-    """Two threads read several Parquet files; one worker reads one file of JSON lines."""
-    texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
-    (tmp_path / "corpus.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    )
-    for number in range(3):
-        table = pa.table({"text": texts[number::3]})
-        parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=4)
-        with pa.ipc.new_stream(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
-            writer.write_table(table, max_chunksize=3)
-    shards = []
-    for pattern, input_format, num_workers in [
-        ("corpus.jsonl", "jsonl", 1),
-        ("*.parquet", "parquet", 2),
-        ("*.arrow", "arrow", 1),
-    ]:
-        files |= {"input_file": str(tmp_path / pattern), "output_dir": str(tmp_path / input_format)}
-        settings = replace(SMALL, input_format=input_format)
-        with ThreadPoolExecutor(num_workers) as threads:
-            workers = {"num_workers": num_workers, "executor": threads if num_workers > 1 else None}
-            manifest = create_pretraining_data(**files, settings=settings, **workers)
-        for entry in manifest["inputs"]:
-            assert entry["sha256"] == sha256(entry["file"])
-            assert entry["bytes"] == os.path.getsize(entry["file"])
-        assert ("pyarrow" in manifest["made_with"]) == (input_format != "jsonl")
-        found = contents(files["output_dir"])
-        shards.append({name: found[name] for name in found if name.endswith(".tfrecord")})
-    assert shards[0] == shards[1] == shards[2]
-    assert len(shards[0]) == 4
 
 
 def command(files, settings):

@@ -217,17 +217,10 @@ def test_folder_with_unknown_records_is_rejected(files):
 
 
 def test_program_reports_errors_in_one_line(run_program, files, tmp_path):
-    """Covers unwritable output, unknown flags and invalid values.
-
-    The output is a path below a file, since these tests may run as root.
-    """
-    inside_a_file = files["vocab_file"] + "/out"
+    inside_a_file = files["vocab_file"] + "/out"  # Cannot be written by root, either.
     common = [f"--{name}={value}" for name, value in files.items()]
     for flags, expected in (
         ([*common, f"--output_dir={inside_a_file}"], f"--output_dir={inside_a_file}: cannot be"),
-        ([*common, "--max_seq_lenght=64"], "max_seq_lenght"),
-        ([*common, "--dupe_factor=many"], "dupe_factor"),
-        ([*common, "--input_format=xml"], "input_format"),
         ([*common, "stray"], "expected flags only, got 'stray'"),
         (
             [*common, "--dask_scheduler=tcp://a:1", "--num_workers=2"],

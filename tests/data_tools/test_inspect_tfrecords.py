@@ -24,29 +24,24 @@ def row(text_a, text_b="", label=0):
 
     A word `now/token` is a prediction: `now` is the input, `token` is the label.
     """
-    masks = ([], [])
-    ids, segments = [], []
-    for segment, text in enumerate((text_a, text_b)):
-        for word in text.split():
-            now, _, original = word.partition("/")
-            if original:
-                masks[0].append(len(ids))
-                masks[1].append(IDS[original])
-            ids.append(IDS[now])
-            segments.append(segment)
-    return {
-        "input_ids": pad(ids, S),
-        "input_mask": pad([1] * len(ids), S),
-        "segment_ids": pad(segments, S),
-        "masked_lm_positions": pad(masks[0], P),
-        "masked_lm_ids": pad(masks[1], P),
-        "masked_lm_weights": np.array(pad([1] * len(masks[0]), P), np.float32),
-        "next_sentence_labels": [label],
+    words = [
+        (segment, *word.partition("/")[::2])
+        for segment, text in enumerate((text_a, text_b))
+        for word in text.split()
+    ]
+    masks = [(at, IDS[original]) for at, (_, _, original) in enumerate(words) if original]
+    features = {
+        "input_ids": [IDS[now] for _, now, _ in words],
+        "input_mask": [1] * len(words),
+        "segment_ids": [segment for segment, _, _ in words],
+        "masked_lm_positions": [position for position, _ in masks],
+        "masked_lm_ids": [token_id for _, token_id in masks],
+        "masked_lm_weights": [1] * len(masks),
     }
-
-
-def pad(values, length):
-    return list(values) + [0] * (length - len(values))
+    for name, values in features.items():
+        values += [0] * ((P if name.startswith("masked") else S) - len(values))
+    weights = np.array(features["masked_lm_weights"], np.float32)
+    return features | {"masked_lm_weights": weights, "next_sentence_labels": [label]}
 
 
 ROWS = [

@@ -120,7 +120,7 @@ def test_steps_without_tensorflow_are_those_of_the_saved_model(
 ):
     monkeypatch.setattr(text_processor, "_CACHE_BYTES", cache_bytes)
     monkeypatch.setattr(text_processor, "_PADDED_VALUES", padded)
-    _, loaded, info, _ = export(task, for_engines=task != "reranking")
+    _, loaded, info, _ = export(task)
     function = EngineFunction(loaded, SIGNATURE, None)
     function.steps = TextClassifier.array_steps(loaded, info)
     rng = np.random.default_rng(0)

@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from keras_bert.server.protocol import TOKENIZE_SIGNATURE, RestError
+from tests.server.page_driver import photograph
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_FLAGS = [
@@ -283,10 +284,11 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, serve_here):
+def visit(browser, serve_here, request):
     """Returns a function: (export.json, answers or a function of the texts) -> page of a server.
 
-    Answers are {output: value of the first row}; the function takes the inputs as strings.
+    Answers are {output: value of the first row}; the function takes the inputs as strings. At the
+    end of a test, its page may have no errors and must fit on a phone.
     """
     pages, stops = [], []
 
@@ -316,6 +318,7 @@ def visit(browser, serve_here):
     yield visit
     for page, stop in zip(pages, stops, strict=True):
         assert not page.console_messages
+        photograph(page, request.node.name)
         page.close()
         stop()
 

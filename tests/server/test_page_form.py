@@ -139,7 +139,6 @@ def test_errors_are_shown_and_keyboard_can_submit(visit):
         page.keyboard.press("Control+Enter")
     page.wait_for_selector("#error:visible")
     assert page.inner_text("#error") == "a boom"
-    photograph(page, "error")
     send(page, text="well")
     page.wait_for_selector("#error", state="hidden")
     assert page.inner_text(".large") == "1"
