@@ -196,18 +196,3 @@ def test_mixed_corpus_reads_each_file_by_its_ending(tmp_path):
         for name, ending in (("README", ""), ("g.png", ".png"))
     ]
     assert odd == {"unknown_files": {"count": 2, "files": 2, "first": first}}
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("a.arrow", "the Arrow file cannot be read"),
-        ("a.pdf", "expected a file of the format pdf"),
-        ("a.md", "characters are bad"),
-        ("a.jsonl", "lines are bad"),
-    ],
-)
-def test_wrong_ending_is_rejected(read, name, message):
-    png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
-    with pytest.raises(InputError, match=rf"{name}.*{message}"):
-        read(png, "mixed", name)

@@ -270,7 +270,6 @@ def test_different_values_and_shapes_are_noticed(values, precision, message):
 @pytest.mark.parametrize(
     ("engine", "precision", "message"),
     [
-        ("torch", "", r"engine='torch': expected one of tensorflow, onnxruntime, openvino"),
         ("", "float16", r"precision='float16': expected one of float32, bfloat16, int8"),
         ("onnxruntime", "bfloat16", r"found precision bfloat16; .*needs the engine openvino"),
         ("openvino", "int8", r"found precision int8; .*needs the engine onnxruntime"),

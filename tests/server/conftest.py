@@ -16,7 +16,6 @@ import pytest
 import requests
 
 from keras_bert.server.protocol import TOKENIZE_SIGNATURE, RestError
-from tests.server.page_driver import photograph
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_FLAGS = [
@@ -283,8 +282,22 @@ def browser():
         browser.close()
 
 
+def send(page, **texts: str) -> None:
+    """Types texts into fields, sends the form and waits for the response."""
+    for name, text in texts.items():
+        page.fill(f"#{name}", text)
+    page.click("#send")
+    page.wait_for_selector("#send:not([aria-disabled])")
+
+
+def rows_of(page) -> list[str]:
+    """Returns the visible rows of bars, as texts."""
+    rows = page.locator(".bars li:visible").all_inner_texts()
+    return [" ".join(text.split()) for text in rows]
+
+
 @pytest.fixture
-def visit(browser, serve_here, request):
+def visit(browser, serve_here):
     """Returns a function: (export.json, answers or a function of the texts) -> page of a server.
 
     Answers are {output: value of the first row}; the function takes the inputs as strings. At the
@@ -318,7 +331,9 @@ def visit(browser, serve_here, request):
     yield visit
     for page, stop in zip(pages, stops, strict=True):
         assert not page.console_messages
-        photograph(page, request.node.name)
+        for width in (375, 1280):  # A phone and a desktop.
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.close()
         stop()
 

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from keras_bert.export.network import Network
 from tests.export.conftest import make_task
-from tests.server.conftest import CLASSIFIER, RERANKER, FakeVersion
-from tests.server.page_driver import photograph, rows_of, send
+from tests.server.conftest import CLASSIFIER, RERANKER, FakeVersion, rows_of, send
 
 pytestmark = pytest.mark.slow  # Starts a browser.
 
@@ -104,7 +103,6 @@ def test_page_asks_for_a_key_and_keeps_it_in_the_session(browser, serve_here):
     assert page.inner_text("h1") == "This server needs a key"
     assert page.is_hidden("#error")
     assert page.is_hidden("footer")
-    photograph(page, "key")
     page.fill("#key", "wrong")
     page.keyboard.press("Enter")
     page.locator("#error", has_text="a key that the server does not have").wait_for()
@@ -137,7 +135,7 @@ def test_question_answering_page(visit):
             "nbest_probabilities": [0.8, 0.2, 0.0],
         }
 
-    page = visit({"task": "question_answering"}, answer, QUESTION_AND_CONTEXT, "dark")
+    page = visit({"task": "question_answering"}, answer, QUESTION_AND_CONTEXT)
     context = "\U0001f600\U0001f600\U0001f600\U0001f600 was <b>1851</b>\n" + "more words " * 60
     send(page, question="Why?", context=context)
     assert page.inner_text(".large") == "No answer found in the context"
@@ -228,7 +226,7 @@ def test_fill_mask_page(visit):
         ids = np.array([[1, 2], [3, 4], [-1, -1]])[rows]
         return {"tokens": tokens, "token_ids": ids, "scores": scores, "truncated": len(text) > 25}
 
-    page = visit({"task": "fill_mask", "max_seq_length": 16}, fill, scheme="dark")
+    page = visit({"task": "fill_mask", "max_seq_length": 16}, fill)
     send(page, text="In [MASK] year[MASK].")
     assert page.inner_text(".marked") == "In paris years."
     assert page.locator("mark").all_inner_texts() == ["paris", "s"]

@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from keras_bert.server.protocol import RestError
-from tests.server.conftest import FakeVersion
-from tests.server.page_driver import photograph, send
+from tests.server.conftest import FakeVersion, send
 
 pytestmark = pytest.mark.slow  # Starts a browser.
 
@@ -68,7 +67,6 @@ def test_models_are_linked(browser, serve_here):
     page.click("text=b & c")
     page.locator("#about", has_text="Model b & c, version 1").wait_for()
     assert page.inner_text("h1") == "Named entities"
-    photograph(page, "models")
     page.close()
 
 
