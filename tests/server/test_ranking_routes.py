@@ -180,13 +180,3 @@ def test_invalid_requests_get_errors_in_the_format_of_the_route(ask, path, chang
         assert message in answer["error"]
         assert answer["error_type"] == ("Backend" if status == 500 else "Validation")
     assert "\n" not in json.dumps(answer, ensure_ascii=False)
-
-
-def test_schema_has_the_routes_and_the_models_that_support_them(server):
-    schema = requests.get(f"{server.url}/openapi.json", timeout=30).json()
-    assert {RERANK, DOCUMENTS, TOKENIZE} < schema["paths"].keys()
-    request = schema["components"]["schemas"]["RerankRequest"]["properties"]
-    assert request["model"]["enum"] == ["ranker", None]
-    responses = schema["paths"][RERANK]["post"]["responses"]
-    assert [*responses] == ["200", "400", "403", "404", "503", "408", "413", "415", "504"]
-    assert responses["413"] == {"$ref": "#/components/responses/TypedError"}
