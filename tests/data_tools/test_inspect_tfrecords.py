@@ -1,18 +1,15 @@
 """Tests of inspecting records: damaged files, statistics, and examples printed as text."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from data_tools import tfrecords
-from data_tools.inspect_tfrecords import inspect, manifest_statistics, report, verify
 from data_tools.settings import Settings
 from keras_bert import files
-from keras_bert.errors import InputError
 from keras_bert.pretraining import record_files
-from keras_bert.pretraining.records import find_records
-from keras_bert.text.vocabulary import load_vocab
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ",", "dog", "水"]
 IDS = {token: number for number, token in enumerate(VOCAB)}
@@ -84,21 +81,27 @@ def dataset(folder, rows=ROWS, odd=None, **settings):
     return folder
 
 
-def inspected(path, vocab_file=None, num_examples=9):
-    """Returns the statistics and the printed lines of the examples."""
-    verify(record_files.find_record_files(str(path), include_unlisted=True))
-    data = find_records(str(path))
-    vocab_file = vocab_file or data.vocab_file
-    vocab = load_vocab(vocab_file) if vocab_file else []
-    statistics, lines = inspect(data, vocab, num_examples)
-    return manifest_statistics(data.manifests) | statistics, [line for line in lines if line]
+@pytest.fixture
+def inspected(run_program):
+    """Returns a function: (path, flags) -> the statistics, their lines, the lines of examples."""
+
+    def run(path, **flags):
+        flags = {"input_file": path, "num_examples": 9} | flags
+        done = [run_program("inspect_tfrecords.py", *each, **flags) for each in ((), ["--json"])]
+        assert [each.returncode for each in done] == [0, 0], done
+        text, _, examples = done[0].stdout.partition("\n\n")
+        lines = [line for line in examples.split("\n") if line]
+        return json.loads(done[1].stdout), text.split("\n"), lines
+
+    return run
 
 
-def test_statistics(tmp_path):
+def test_statistics(tmp_path, inspected):
     place = {"file": "a.txt", "line": 1, "offset": 3}
     odd = {"undecodable_bytes": {"count": 7, "files": 1, "first": [place]}}
-    statistics, _ = inspected(dataset(tmp_path, odd=odd))
-    assert any("undecodable bytes: 7; replaced" in line for line in report(statistics))
+    statistics, text, _ = inspected(dataset(tmp_path, odd=odd))
+    assert any("undecodable bytes: 7; replaced" in line for line in text)
+    assert "examples           4 in 4 rows" in text
     assert statistics == {
         "odd": odd,
         "next_sentence": "random",
@@ -109,8 +112,8 @@ def test_statistics(tmp_path):
     }
 
 
-def test_examples_are_printed_as_text(tmp_path):
-    _, lines = inspected(dataset(tmp_path), num_examples=3)
+def test_examples_are_printed_as_text(tmp_path, inspected):
+    _, _, lines = inspected(dataset(tmp_path), num_examples=3)
     first, last = (tmp_path / tfrecords.shard_name(index, 2) for index in range(2))
     assert lines == [
         f"{first} record 0: 10 tokens, 3 to predict, B is a random text",
@@ -129,25 +132,25 @@ def test_examples_are_printed_as_text(tmp_path):
     ("kind", "words"),
     [("order", ("in order", "swapped")), (None, ("B follows A", "B is a random text"))],
 )
-def test_labels_are_printed_in_words(tmp_path, kind, words):
+def test_labels_are_printed_in_words(tmp_path, inspected, kind, words):
     folder = dataset(tmp_path, next_sentence=kind or "random")
     if kind is None:  # the records of another tool
         (folder / record_files.MANIFEST).unlink()
-    _, lines = inspected(folder, folder / "vocab.txt")
+    _, _, lines = inspected(folder, vocab_file=folder / "vocab.txt")
     titles = [line for line in lines if " record " in line]
     assert [title.rpartition(", ")[2] for title in titles] == [words[1], *[words[0]] * 3]
 
 
-def test_dynamic_records_have_no_masks(tmp_path):
+def test_dynamic_records_have_no_masks(tmp_path, inspected):
     rows = [{k: v for k, v in each.items() if not k.startswith("masked")} for each in ROWS]
-    statistics, lines = inspected(dataset(tmp_path, rows, dynamic=True))
+    statistics, text, lines = inspected(dataset(tmp_path, rows, dynamic=True))
     assert lines[0].endswith("10 tokens, masks are generated during training, B is a random text")
     assert "predictions" not in statistics
-    assert "predicted          masks are generated during training" in list(report(statistics))
+    assert "predicted          masks are generated during training" in text
 
 
-def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path):
-    statistics, lines = inspected(dataset(tmp_path, [PACKED] * 3, pack=True), num_examples=1)
+def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path, inspected):
+    statistics, _, lines = inspected(dataset(tmp_path, [PACKED] * 3, pack=True), num_examples=1)
     path = tmp_path / tfrecords.shard_name(0, 2)
     assert lines == [
         f"{path} record 0, example 1 of 3: 4 tokens, 1 to predict, B follows A",
@@ -162,34 +165,39 @@ def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path):
     assert statistics["duplicates"] == 6
 
 
-def test_files_of_other_tools_need_the_vocabulary_to_print_text(tmp_path, write_records):
+def test_files_of_other_tools_need_the_vocabulary_to_print_text(
+    tmp_path, write_records, run_program, inspected
+):
     path = write_records(tmp_path / "google.tfrecord", 40)
-    statistics, lines = inspected(path)
-    assert lines == []
+    statistics, _, lines = inspected(path)
+    assert lines == [
+        "No vocabulary found next to the files; use --vocab_file to show examples as text"
+    ]
     assert statistics["examples"] == 40
     assert statistics["predicted_share"] > 0
     assert "mask_share" not in statistics
     vocab = tmp_path / "v.txt"
     vocab.write_text("".join(f"{p}\n" for p in [*VOCAB, *(f"w{i}" for i in range(38))]))
-    statistics, lines = inspected(path, str(vocab))
+    statistics, _, lines = inspected(path, vocab_file=vocab)
     assert len(lines) == 9 * 3
     shares = [statistics[f"{kind}_share"] for kind in ("mask", "random", "kept")]
     assert sum(shares) == pytest.approx(1)
     vocab.write_text("".join(f"{token}\n" for token in VOCAB))
-    with pytest.raises(InputError, match=r"google\.tfrecord: record \d+: .*input_ids is out of ra"):
-        inspected(path, str(vocab))
+    done = run_program("inspect_tfrecords.py", input_file=path, vocab_file=vocab)
+    assert done.returncode == 1
+    assert re.search(r"google\.tfrecord: record \d+: .*input_ids is out of range", done.stderr)
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_rows_of_padding_are_counted(tmp_path, pack):
+def test_rows_of_padding_are_counted(tmp_path, inspected, pack):
     padding = PACKED if pack else row("[CLS] the [SEP]")
     nothing = {name: np.asarray(values) * 0 for name, values in padding.items()}
-    statistics, _ = inspected(dataset(tmp_path, [nothing], pack=pack))
+    statistics, text, _ = inspected(dataset(tmp_path, [nothing], pack=pack))
     assert (statistics["rows"], statistics["tokens"], statistics["padding_share"]) == (2, 0, 1)
-    assert "padding            100.00% of all positions" in list(report(statistics))
+    assert "padding            100.00% of all positions" in text
 
 
-def test_every_damaged_file_is_reported(tmp_path, capsys):
+def test_every_damaged_file_is_reported(tmp_path, run_program):
     folder = dataset(tmp_path)
     first, second = (folder / tfrecords.shard_name(index, 2) for index in range(2))
     content = first.read_bytes()
@@ -197,10 +205,11 @@ def test_every_damaged_file_is_reported(tmp_path, capsys):
     second.write_bytes(second.read_bytes() + b"x")
     (folder / "vocab.txt").unlink()
     (folder / "other.tfrecord").touch()
-    with pytest.raises(InputError, match=r"files that failed verification: 4 \(listed above\)"):
-        inspected(folder)
-    lines = capsys.readouterr().err.splitlines()
-    lines = [line for line in lines if line.startswith(str(folder))]
+    done = run_program("inspect_tfrecords.py", input_file=folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    *_, last = done.stderr.splitlines()
+    assert last.endswith("error: files that failed verification: 4 (listed above)")
+    lines = [line for line in done.stderr.splitlines() if line.startswith(str(folder))]
     size = second.stat().st_size
     manifest = files.read_json(folder / record_files.MANIFEST)
     digest = manifest["shards"][0]["sha256"]
@@ -210,25 +219,3 @@ def test_every_damaged_file_is_reported(tmp_path, capsys):
         f"{folder}/other.tfrecord: not listed in manifest.json; expected only listed record files",
         f"{folder}/vocab.txt: cannot be read (No such file or directory)",
     ]
-
-
-def test_program_prints_text_or_json_and_rejects_damaged_files(tmp_path, run_program):
-    good, bad = dataset(tmp_path / "good"), dataset(tmp_path / "bad")
-    (bad / "vocab.txt").write_text("the")
-    arguments = [
-        [f"--input_file={good}", "--num_examples=1"],
-        [f"--input_file={good}", "--json"],
-        [f"--input_file={bad}"],
-    ]
-    done = [run_program("inspect_tfrecords.py", *each) for each in arguments]
-    outputs = [(each.stdout, each.stderr) for each in done]
-    (text, error), (statistics, _), (nothing, errors) = outputs
-    assert [each.returncode for each in done] == [0, 0, 1], error
-    assert "examples           4 in 4 rows" in text
-    assert "  A: [CLS] the [MASK→cat]s sat [SEP]\n" in text
-    assert json.loads(statistics)["predictions"] == 6
-    assert nothing == ""
-    lines = errors.splitlines()
-    assert any(line.startswith(f"{bad}/vocab.txt: found sha256 ") for line in lines)
-    assert lines[-1].endswith("error: files that failed verification: 1 (listed above)")
-    assert "Traceback" not in errors

@@ -215,8 +215,9 @@ def serve_here():
         return Server("http://{}:{}".format(*bound.getsockname()), stops[-1])
 
     yield start
-    for stop, thread in zip(stops, threads, strict=True):
+    for stop in stops:
         stop()
+    for thread in threads:
         thread.join(10)
 
 
