@@ -23,7 +23,7 @@ from tests.data_tools.conftest import changes
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 # Two workers need several seconds, so that all kills come long before the end.
-SLOW = replace(SMALL, dupe_factor=100, num_shards=64)
+SLOW = replace(SMALL, dupe_factor=200, num_shards=64)
 
 
 class RepeatingExecutor(ThreadPoolExecutor):
