@@ -57,9 +57,9 @@ async def run(batcher: Batcher, version, signature: str, inputs: dict) -> dict:
     return outputs
 
 
-async def double(batcher: Batcher, version, *rows: int) -> list:
-    """Returns the outputs of a request with these rows."""
-    inputs = {"x": np.array([[row] for row in rows])}
+async def double(batcher: Batcher, version, number: int) -> list:
+    """Returns the outputs of a request with one row."""
+    inputs = {"x": np.array([[number]])}
     return (await run(batcher, version, "double", inputs))["y"].ravel().tolist()
 
 
@@ -78,11 +78,11 @@ def run_all(version, requests, signature="double", within=None, **settings):
     return asyncio.run(main())
 
 
-def test_simultaneous_requests_form_one_batch():
+def test_simultaneous_requests_form_one_batch_for_each_inner_shape():
     version = FakeVersion()
-    answers = run_all(version, [[[1]], [[2], [3]], [[4]]])
-    assert [answer["y"].tolist() for answer in answers] == [[[2]], [[4], [6]], [[8]]]
-    assert version.batches == [[1, 2, 3, 4]]
+    answers = run_all(version, [[[1]], [[2], [3]], [[5, 6]], [[4]]])
+    assert [answer["y"].tolist() for answer in answers] == [[[2]], [[4], [6]], [[10, 12]], [[8]]]
+    assert version.batches == [[1, 2, 3, 4], [5, 6]]
 
 
 def test_large_request_is_split_and_interleaved_with_others():
@@ -128,13 +128,6 @@ def test_padded_answers_are_limited_before_they_are_computed():
     for texts in (np.array([b"x" * 500_000], object), wide[1:]):
         (answer,) = run_all(version, [texts], "letters")
         assert len(answer["letters"]) == len(texts)
-
-
-def test_different_inner_shapes_form_different_batches():
-    version = FakeVersion()
-    answers = run_all(version, [[[1]], [[2, 3]], [[4]]])
-    assert version.batches == [[1, 4], [2, 3]]
-    assert answers[1]["y"].tolist() == [[4, 6]]
 
 
 def test_requests_that_arrive_during_a_batch_form_the_next_batch():
