@@ -12,6 +12,13 @@ from data_tools.settings import Settings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
+# Settings of a tokenizer, and its tokens of "Höhe 北京".
+TOKENIZERS = [
+    ({}, {"hohe", "北", "京"}),
+    ({"strip_accents": False}, {"höhe", "北", "京"}),
+    ({"do_lower_case": False, "strip_accents": True}, {"Hohe", "北", "京"}),
+    ({"tokenize_chinese_chars": False}, {"hohe", "北京"}),
+]
 
 
 def changes(settings: Settings) -> dict[str, object]:

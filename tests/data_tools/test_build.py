@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,13 +18,12 @@ from data_tools import shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
-from keras_bert.files import sha256
 from tests import processes
 from tests.data_tools.conftest import changes
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
-# Two workers need several seconds, so that both kills come long before the end.
-SLOW = replace(SMALL, dupe_factor=100, num_shards=64)
+# Two workers need several seconds, so that all kills come long before the end.
+SLOW = replace(SMALL, dupe_factor=200, num_shards=64)
 
 
 class RepeatingExecutor(ThreadPoolExecutor):
@@ -45,12 +42,21 @@ class RepeatingExecutor(ThreadPoolExecutor):
         {"ngram": 3, "next_sentence": "order"},
         {"pack": True},
         {"pack": True, "dynamic": True, "next_sentence": "none"},
+        {"input_format": "parquet"},
     ],
     ids=lambda options: "-".join(options) or "default",
 )
-def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_path, options):
+def test_any_executor_writes_the_same_bytes(
+    files, corpus, contents, monkeypatch, tmp_path, options
+):
+    if "input_format" in options:  # Several files, of which none is divided among the workers.
+        for number in range(3):
+            table = pa.table({"text": corpus(10, seed=number).split("\n\n")})
+            parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=4)
+        files["input_file"] = str(tmp_path / "*.parquet")
     settings = replace(SMALL, **options)
-    create_pretraining_data(**files, settings=settings, num_workers=1)
+    manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert ("pyarrow" in manifest["made_with"]) == ("input_format" in options)
     complete = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
     monkeypatch.chdir(tmp_path)
@@ -58,39 +64,6 @@ def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_pa
     with RepeatingExecutor(2) as executor:
         create_pretraining_data(**relative, settings=settings, num_workers=2, executor=executor)
     assert contents(files["output_dir"]) == complete
-
-
-@pytest.mark.slow
-def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus, tmp_path):
-    """Two threads read several Parquet files; one worker reads one file of JSON lines."""
-    texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
-    (tmp_path / "corpus.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    )
-    for number in range(3):
-        table = pa.table({"text": texts[number::3]})
-        parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=4)
-        with pa.ipc.new_stream(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
-            writer.write_table(table, max_chunksize=3)
-    shards = []
-    for pattern, input_format, num_workers in [
-        ("corpus.jsonl", "jsonl", 1),
-        ("*.parquet", "parquet", 2),
-        ("*.arrow", "arrow", 1),
-    ]:
-        files |= {"input_file": str(tmp_path / pattern), "output_dir": str(tmp_path / input_format)}
-        settings = replace(SMALL, input_format=input_format)
-        with ThreadPoolExecutor(num_workers) as threads:
-            workers = {"num_workers": num_workers, "executor": threads if num_workers > 1 else None}
-            manifest = create_pretraining_data(**files, settings=settings, **workers)
-        for entry in manifest["inputs"]:
-            assert entry["sha256"] == sha256(entry["file"])
-            assert entry["bytes"] == os.path.getsize(entry["file"])
-        assert ("pyarrow" in manifest["made_with"]) == (input_format != "jsonl")
-        found = contents(files["output_dir"])
-        shards.append({name: found[name] for name in found if name.endswith(".tfrecord")})
-    assert shards[0] == shards[1] == shards[2]
-    assert len(shards[0]) == 4
 
 
 def command(files, settings):
@@ -133,21 +106,36 @@ def finish(files, settings, monkeypatch) -> list[int]:
     return made
 
 
+# {killed processes: exit code, and what the build prints}
+ENDS = {
+    "worker": (1, "error: a worker process died, possibly because it ran out of memory"),
+    "all": (
+        130,
+        ": interrupted: work that is not saved yet is lost: run the same command again to resume\n",
+    ),
+    "build": (-signal.SIGKILL, ""),
+}
+
+
 @pytest.mark.slow
 def test_killed_build_resumes_with_the_missing_shards(files, contents, monkeypatch, random_moment):
-    """Kills a worker, then the main process, then lets the build finish."""
+    """Kills a worker, interrupts all processes, as a terminal does, and kills the main process."""
     there = 0
-    for victim in ("worker", "build"):
+    for victim in ("worker", "all", "build"):
         process = processes.start(command(files, SLOW), stderr=processes.PIPE)
         wait_for_shards(files, there + random_moment.randrange(1, 5))
-        time.sleep(random_moment.uniform(0, 0.3))
+        time.sleep(random_moment.uniform(0, 0.1))
         workers = workers_of(process)
-        os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
+        if victim == "all":
+            for pid in (process.pid, *workers):
+                os.kill(pid, signal.SIGINT)
+        else:
+            os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
         _, stderr = process.communicate(timeout=60)
-        if victim == "worker":
-            assert process.returncode == 1
-            assert "error: a worker process died, possibly because it ran out of memory" in stderr
-            assert "Traceback" not in stderr
+        code, message = ENDS[victim]
+        assert process.returncode == code
+        assert message in stderr
+        assert "Traceback" not in stderr
         deadline = time.monotonic() + 60
         while any(os.path.exists(f"/proc/{pid}") for pid in workers):
             assert time.monotonic() < deadline, f"workers {workers} outlived their build"
@@ -160,24 +148,23 @@ def test_killed_build_resumes_with_the_missing_shards(files, contents, monkeypat
     assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there
     resumed = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
-    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards
+    create_pretraining_data(**files, settings=SLOW, num_workers=1)
     assert contents(files["output_dir"]) == resumed
 
 
-def test_interrupted_build_makes_only_the_missing_shards(files, monkeypatch, complete, contents):
-    kill_before(monkeypatch, files, "shard")
-    assert os.listdir(files["output_dir"]) == [".building"]  # no part of a dataset
-    with pytest.raises(InputError, match=r"unfinished dataset .*dupe_factor was 2, now 3"):
-        create_pretraining_data(**files, settings=replace(SMALL, dupe_factor=3), num_workers=1)
-    assert finish(files, SMALL, monkeypatch) == [1, 2, 3]
-    assert contents(files["output_dir"]) == complete
-
-
-@pytest.mark.parametrize("moment", ["manifest", "cleanup"])
-def test_build_killed_at_its_end_is_completed(files, monkeypatch, complete, contents, moment):
+@pytest.mark.parametrize(
+    ("moment", "missing"), [("shard", [1, 2, 3]), ("manifest", []), ("cleanup", [])]
+)
+def test_interrupted_build_makes_only_what_is_missing(
+    files, monkeypatch, complete, contents, moment, missing
+):
     kill_before(monkeypatch, files, moment)
     assert os.path.exists(files["output_dir"] + "/.building")
-    assert finish(files, SMALL, monkeypatch) == []
+    if moment == "shard":
+        assert os.listdir(files["output_dir"]) == [".building"]  # no part of a dataset
+        with pytest.raises(InputError, match=r"unfinished dataset .*dupe_factor was 2, now 3"):
+            create_pretraining_data(**files, settings=replace(SMALL, dupe_factor=3), num_workers=1)
+    assert finish(files, SMALL, monkeypatch) == missing
     left = contents(files["output_dir"])
     left.pop(".building.lock", None)
     assert left == complete
@@ -219,31 +206,23 @@ def test_second_build_into_the_same_folder_is_rejected(files):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
 
 
-def kill_before(monkeypatch, files, moment, settings=SMALL):
+def kill_before(monkeypatch, files, moment):
     """Ends a build, as a kill would, before its second shard, its manifest or its cleanup."""
-    make_shard, write_json = shards.make_shard, build.files.write_json
+    module, name, is_last = {
+        "shard": (shards, "make_shard", lambda index, *_: index == 1),
+        "manifest": (build.files, "write_json", lambda path, _: "manifest" in str(path)),
+        "cleanup": (build.shutil, "rmtree", lambda *_, **__: True),
+    }[moment]
+    function = getattr(module, name)
 
-    def dies_at_the_second(index, *job):
-        if index == 1:
+    def dies(*arguments, **options):
+        if is_last(*arguments):
             raise KeyboardInterrupt
-        return make_shard(index, *job)
+        return function(*arguments, **options)
 
-    def dies_at_the_manifest(path, content):
-        if str(path).endswith("manifest.json"):
-            raise KeyboardInterrupt
-        write_json(path, content)
-
-    def dies_at_once(*_, **__):
-        raise KeyboardInterrupt
-
-    if moment == "shard":
-        monkeypatch.setattr(shards, "make_shard", dies_at_the_second)
-    elif moment == "manifest":
-        monkeypatch.setattr(build.files, "write_json", dies_at_the_manifest)
-    else:
-        monkeypatch.setattr(build.shutil, "rmtree", dies_at_once)
+    monkeypatch.setattr(module, name, dies)
     with pytest.raises(KeyboardInterrupt):
-        create_pretraining_data(**files, settings=settings, num_workers=1)
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
     monkeypatch.undo()
 
 
@@ -254,26 +233,6 @@ def complete(files, contents):
     made = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
     return made
-
-
-@pytest.mark.slow
-def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
-    root, files, monkeypatch, contents, random_moment
-):
-    """Sends SIGINT to the entire process group, as a terminal does."""
-    options = {"stderr": subprocess.PIPE, "text": True, "cwd": root, "start_new_session": True}
-    with subprocess.Popen([sys.executable, *command(files, SLOW)], **options) as process:
-        wait_for_shards(files, random_moment.randrange(1, 9))
-        time.sleep(random_moment.uniform(0, 0.3))
-        os.killpg(process.pid, signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert stderr.endswith(
-        ": interrupted: work that is not saved yet is lost: run the same command again to resume\n"
-    )
-    assert "Traceback" not in stderr
-    there = len(notes_of(files))
-    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there
 
 
 # --- a full disk, and flushed files ---

@@ -21,6 +21,7 @@ from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
+from tests.data_tools.conftest import TOKENIZERS
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +36,8 @@ def texts(shared_data):
 
 def counted(paths, do_lower_case=True, odd=None, **reading):
     odd = OddInput() if odd is None else odd
-    return count_words(
-        [str(path) for path in paths], Reading(**reading), TokenizerSettings(do_lower_case), odd
-    )
+    paths = [str(path) for path in paths]
+    return count_words(paths, Reading(**reading), TokenizerSettings(do_lower_case), odd)
 
 
 def not_reached(vocab, do_lower_case):
@@ -104,24 +104,15 @@ def test_order_of_tokens_and_minimum_frequency():
 
 
 def test_words_are_those_of_the_tokenizer(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text(f"Dénis's 水火 [MASK]!\n\nÉté été\n{'x' * 200} {'y' * 201}\n")
-    words = counted([path])
-    assert words == {
-        "denis": 1, "'": 1, "s": 1, "水": 1, "火": 1, "[": 1, "mask": 1, "]": 1, "!": 1,
-        "ete": 2, "x" * 200: 1,
-    }  # fmt: skip
-    assert counted([path], do_lower_case=False)["Été"] == 1
-
-
-def test_odd_text_is_counted_and_not_rejected(tmp_path):
-    """NUL is dropped like a control character."""
-    content = b"the\0cat sat\0\0\nthe \xff cat\nsat\n\nmat\n" + "ΟΔΟΣ\nΟΔΟΣ ΑΣ\n".encode()
-    (tmp_path / "a.txt").write_bytes(content)
-    odd = OddInput()
-    words = {"thecat": 1, "sat": 2, "the": 1, "cat": 1, "mat": 1, "οδος": 2, "ας": 1}
-    assert counted([tmp_path / "a.txt"], odd=odd, max_bad_line_share=0.5) == words
+    """NUL is dropped like a control character, and undecodable bytes are counted."""
+    content = f"Dénis's 水火 [MASK]!\n\nÉté été\n{'x' * 200} {'y' * 201}\nthe\0cat \0\nΟΔΟΣ ΑΣ\n"
+    (tmp_path / "a.txt").write_bytes(content.encode() + b"mat \xff\n")
+    odd, reading = OddInput(), {"max_bad_line_share": 0.5}
+    words = counted([tmp_path / "a.txt"], odd=odd, **reading)
+    once = ("denis", "'", "s", *"水火[!]", "mask", "x" * 200, "thecat", "οδος", "ας", "mat")
+    assert words == {**dict.fromkeys(once, 1), "ete": 2}
     assert odd["undecodable_bytes"]["count"] == 1
+    assert counted([tmp_path / "a.txt"], do_lower_case=False, **reading)["Été"] == 1
 
 
 @pytest.fixture
@@ -135,22 +126,14 @@ def small(tmp_path):
 
 
 def test_new_words_replace_the_unused_tokens(small):
-    old = load_vocab(small / "vocab.txt")
-    path = small / "new.txt"
-    build_vocab(
-        str(small / "a.txt"), str(path), VocabSettings(extend_vocab=str(small / "vocab.txt"))
-    )
-    new = load_vocab(path)
+    text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
+    new = build_vocab(text, path, VocabSettings(extend_vocab=old))
     # 水 is unknown, ate and blade are split; ctd is too rare; the and cat are single tokens.
     assert new[1:4] == ["水", "ate", "blade"]
-    assert new[:1] + new[4:] == old[:1] + old[4:]
-    tokens = BertTokenizer(str(path)).tokenize(["Ate blade 水 cat"]).to_list()
+    assert new[:1] + new[4:] == load_vocab(old)[:1] + load_vocab(old)[4:]
+    tokens = BertTokenizer(path).tokenize(["Ate blade 水 cat"]).to_list()
     assert tokens == [[2, 3, 1, new.index("cat")]]
-
-
-def test_new_words_respect_num_new_words_and_min_frequency(small):
-    text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
-    new = build_vocab(text, path, VocabSettings(extend_vocab=old, num_new_words=1))
+    new = build_vocab(text, path + "1", VocabSettings(extend_vocab=old, num_new_words=1))
     assert new[1:4] == ["水", "[unused1]", "[unused7]"]
     new = build_vocab(text, path + "2", VocabSettings(extend_vocab=old, min_frequency=3))
     assert new[1:4] == ["水", "ate", "[unused7]"]
@@ -163,24 +146,13 @@ def test_words_beyond_the_unused_tokens_are_appended(small):
     new = build_vocab(text, path, extension)
     assert new[1:4] == ["lot", "水", "ate"]
     assert new[4:] == [*load_vocab(old)[4:], "blade"]
-    assert build_vocab(text, path, extension) == new  # The file already has the result.
-    with pytest.raises(InputError, match="holds another vocabulary"):
-        build_vocab(text, path, VocabSettings(extend_vocab=old, num_new_words=0))
     tokens = [token for token in load_vocab(old) if not token.startswith("[unused")]
     Path(old).write_text("".join(token + "\n" for token in tokens))
     new = build_vocab(text, path + "2", VocabSettings(extend_vocab=old, num_new_words=2))
     assert new == [*tokens, "lot", "水"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, {"hohe", "北", "京"}),
-        ({"strip_accents": False}, {"höhe", "北", "京"}),
-        ({"do_lower_case": False, "strip_accents": True}, {"Hohe", "北", "京"}),
-        ({"tokenize_chinese_chars": False}, {"hohe", "北京"}),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), TOKENIZERS)
 def test_vocabulary_of_each_tokenizer(tmp_path, changes, words):
     text, vocab_file = tmp_path / "a.txt", tmp_path / "vocab.txt"
     text.write_text("Höhe 北京\n" * 9, encoding="utf-8")
@@ -207,11 +179,6 @@ def test_vocabulary_of_each_tokenizer(tmp_path, changes, words):
             ["[unused3]", "the"],
             {"do_lower_case": False},
             r": uncased \(it contains 'the' and no capital letter\); .* or --do_lower_case",
-        ),
-        (
-            ["[unused3]"],
-            {"num_new_words": -1},
-            "--num_new_words=-1: expected a whole number of at least 0",
         ),
     ],
 )
@@ -266,22 +233,16 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
     [
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
         ({"min_frequency": 0}, "--min_frequency=0: expected a whole number of at least 1"),
+        ({"vocab_file": "{}/a.txt/vocab.txt"}, r"a\.txt/vocab\.txt: "),
         (
-            {"vocab_file": "{}/a.txt/vocab.txt"},
-            r"a\.txt/vocab\.txt: ",
-        ),
-        ({"vocab_file": "{}"}, "cannot read vocabulary .*: Is a directory"),
-        ({"input_file": "{}/empty.txt"}, "--input_file: no words in .*empty"),
-        (
-            {"input_file": "{}/bad.txt", "vocab_file": "{}/new/vocab.txt"},
-            r"bad\.txt line 2: not UTF-8",
+            {"input_file": "{}/empty.txt", "vocab_file": "{}/new/vocab.txt"},
+            "--input_file: no words in .*empty",
         ),
     ],
 )
 def test_invalid_input_is_rejected(tmp_path, changes, match):
     (tmp_path / "a.txt").write_text("the cat sat .\n")
     (tmp_path / "empty.txt").touch()
-    (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
     before = sorted(os.listdir(tmp_path))
     files = {"input_file": "{}/a.txt", "vocab_file": "{}/vocab.txt"}
     files = {name: changes.get(name, path).format(tmp_path) for name, path in files.items()}

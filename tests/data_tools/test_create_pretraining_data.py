@@ -17,22 +17,20 @@ from data_tools import create_pretraining_data as build
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
+from tests.data_tools.conftest import TOKENIZERS
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
 
 
 def read_examples(folder, settings) -> dict[str, np.ndarray]:
     length, most = settings.max_seq_length, settings.max_predictions_per_seq
-    spec = {
-        "input_ids": tf.io.FixedLenFeature([length], tf.int64),
-        "input_mask": tf.io.FixedLenFeature([length], tf.int64),
-        "segment_ids": tf.io.FixedLenFeature([length], tf.int64),
-        "masked_lm_positions": tf.io.FixedLenFeature([most], tf.int64),
-        "masked_lm_ids": tf.io.FixedLenFeature([most], tf.int64),
-        "masked_lm_weights": tf.io.FixedLenFeature([most], tf.float32),
-        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
-    }
+    lengths = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), length)
+    lengths |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), most)
+    lengths["next_sentence_labels"] = 1
+    spec = {name: tf.io.FixedLenFeature([size], tf.int64) for name, size in lengths.items()}
+    spec["masked_lm_weights"] = tf.io.FixedLenFeature([most], tf.float32)
     names = sorted(name for name in os.listdir(folder) if name.endswith(".tfrecord"))
     dataset = tf.data.TFRecordDataset([os.path.join(folder, name) for name in names])
     messages = [message.numpy() for message in dataset]
@@ -90,15 +88,7 @@ def test_manifest_describes_the_dataset(files, contents, vocab):
         assert sum(shard[count] for shard in manifest["shards"]) == len(examples["input_ids"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "tokens"),
-    [
-        ({}, ["hohe", "北", "京"]),
-        ({"strip_accents": False}, ["höhe", "北", "京"]),
-        ({"do_lower_case": False, "strip_accents": True}, ["Hohe", "北", "京"]),
-        ({"tokenize_chinese_chars": False}, ["hohe", "北京"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "tokens"), TOKENIZERS)
 def test_settings_of_the_tokenizer(tmp_path, changes, tokens):
     vocab = [*SPECIAL_TOKENS, "hohe", "höhe", "Hohe", "Höhe", "北", "京", "北京"]
     (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in vocab), encoding="utf-8")
@@ -109,20 +99,9 @@ def test_settings_of_the_tokenizer(tmp_path, changes, tokens):
     ids = read_examples(names[1], settings)
     rows = np.arange(len(ids["input_ids"]))
     ids["input_ids"][rows, ids["masked_lm_positions"][:, 0]] = ids["masked_lm_ids"][:, 0]
-    assert {vocab[token] for token in {*ids["input_ids"].ravel()}} - {*SPECIAL_TOKENS} == {*tokens}
+    assert {vocab[token] for token in {*ids["input_ids"].ravel()}} - {*SPECIAL_TOKENS} == tokens
     found = {name: value for name, value in manifest["settings"].items() if name in changes}
     assert found == changes
-    # The same flags resume the dataset, and other settings are rejected.
-    create_pretraining_data(*names, settings, num_workers=1)
-    other = replace(settings, tokenize_chinese_chars=not settings.tokenize_chinese_chars)
-    with pytest.raises(InputError, match=r"tokenize_chinese_chars was .*, now .*expected the same"):
-        create_pretraining_data(*names, other, num_workers=1)
-
-
-def test_too_few_predictions_for_packing_log_a_warning(files, caplog):
-    settings = replace(SMALL, pack=True, max_predictions_per_seq=4)
-    create_pretraining_data(**files, settings=settings, num_workers=1)
-    assert "use --max_predictions_per_seq=5 or more" in caplog.text
 
 
 def test_shards_do_not_depend_on_the_order_or_files_of_documents(files, tmp_path, corpus):
@@ -175,9 +154,7 @@ def test_number_of_shards_depends_on_the_corpus():
     assert build.default_num_shards(16, 10_000, **corpus) == 16
     # A shard needs 32 documents to draw a random B from.
     assert build.default_num_shards(16, 150, **corpus) == 4
-    assert build.default_num_shards(16, 1, **corpus) == 1
-    for without_random in ("order", "none"):
-        assert build.default_num_shards(16, 1, **corpus, next_sentence=without_random) == 16
+    assert build.default_num_shards(16, 1, **corpus, next_sentence="order") == 16
     # Much text, short lines, and an archive with a high compression.
     assert build.default_num_shards(64, 12, 384 << 20, 3_000_000) == 16
     assert build.default_num_shards(4, 10_000, 31 << 20, 6_400_000) == 16
@@ -193,10 +170,17 @@ def test_more_shards_than_temporary_files_give_the_same_dataset(files, monkeypat
     assert again["shards"] == manifest["shards"]
 
 
-def test_one_document_logs_a_warning(files, caplog, corpus):
-    Path(files["input_file"]).write_text(corpus(1))
-    create_pretraining_data(**files, settings=SMALL)
-    assert "every random next sentence comes from that same document" in caplog.text
+@pytest.mark.parametrize(
+    ("changes", "num_documents", "warning"),
+    [
+        ({"pack": True, "max_predictions_per_seq": 4}, 30, "use --max_predictions_per_seq=5 or m"),
+        ({}, 1, "every random next sentence comes from that same document"),
+    ],
+)
+def test_unfavorable_settings_log_a_warning(files, caplog, corpus, changes, num_documents, warning):
+    Path(files["input_file"]).write_text(corpus(num_documents))
+    create_pretraining_data(**files, settings=replace(SMALL, **changes), num_workers=1)
+    assert warning in caplog.text
 
 
 def test_sentences_and_documents_without_tokens_are_dropped(files, corpus):
@@ -210,7 +194,6 @@ def test_sentences_and_documents_without_tokens_are_dropped(files, corpus):
 @pytest.mark.parametrize(
     ("text", "message", "next_sentence"),
     [
-        ("", r"--input_file: no text in .*corpus\.txt", "random"),
         ("\n\n \n", r"--input_file: no text in .*corpus\.txt", "random"),
         ("ba da .\n\nfa ga .\n", r"no document of .*corpus\.txt has two sentences", "random"),
         ("\u200b\n\u200b\n\n\u200b\n", "found no word", "random"),
@@ -235,17 +218,10 @@ def test_folder_with_unknown_records_is_rejected(files):
 
 
 def test_program_reports_errors_in_one_line(run_program, files, tmp_path):
-    """Covers unwritable output, unknown flags and invalid values.
-
-    The output is a path below a file, since these tests may run as root.
-    """
-    inside_a_file = files["vocab_file"] + "/out"
+    inside_a_file = files["vocab_file"] + "/out"  # Cannot be written by root, either.
     common = [f"--{name}={value}" for name, value in files.items()]
     for flags, expected in (
         ([*common, f"--output_dir={inside_a_file}"], f"--output_dir={inside_a_file}: cannot be"),
-        ([*common, "--max_seq_lenght=64"], "max_seq_lenght"),
-        ([*common, "--dupe_factor=many"], "dupe_factor"),
-        ([*common, "--input_format=xml"], "input_format"),
         ([*common, "stray"], "expected flags only, got 'stray'"),
         (
             [*common, "--dask_scheduler=tcp://a:1", "--num_workers=2"],
@@ -259,3 +235,63 @@ def test_program_reports_errors_in_one_line(run_program, files, tmp_path):
         assert done.stderr.count("\n") == 1
         assert done.stdout == ""
     assert sorted(os.listdir(tmp_path)) == ["corpus.txt", "vocab.txt"]
+
+
+# --- allowed ranges and combinations of settings ---
+
+
+def test_settings_are_made_again_from_json():
+    for settings in (
+        Settings(ngram=3, pack=True),
+        Settings(strip_accents=False, user_tokens=("[A]",), max_input_chars_per_word=100),
+    ):
+        values = json.loads(json.dumps(settings.to_dict()))
+        assert values == settings.to_dict()
+        assert Settings(**values) == settings
+
+
+def test_equal_tokenizer_settings_are_not_a_difference():
+    assert Settings(strip_accents=True) == Settings()
+    assert Settings(do_lower_case=False, strip_accents=False) == Settings(do_lower_case=False)
+    assert Settings(strip_accents=False).tokenizer() == TokenizerSettings(True, False)
+
+
+def test_dupe_factor_is_1_by_default_for_dynamic_masking():
+    assert Settings().dupe_factor == 10
+    assert Settings(dynamic=True).dupe_factor == 1
+    assert Settings(dynamic=True, dupe_factor=3).dupe_factor == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"ngram": 6, "max_predictions_per_seq": 5},
+            "--ngram=6: expected at most --max_predictions_per_seq=5",
+        ),
+        (
+            {"max_predictions_per_seq": 200},
+            "--max_predictions_per_seq=200: expected at most --max_seq_length=128",
+        ),
+        ({"strip_accents": "no"}, "strip_accents='no': expected true or false"),
+        (
+            {"text_field": "body", "input_format": "wiki"},
+            "--text_field=body with --input_format=wiki: expected an --input_format of jsonl, "
+            "parquet, arrow, mixed, the formats with a choice of fields",
+        ),
+        ({"text_field": ""}, "--text_field=: expected the name of a field"),
+        (
+            {"language": "xy", "input_format": "prose"},
+            "--language=xy: expected a two-letter ISO 639-1 code, for example en, de or zh",
+        ),
+        (
+            {"language": "de"},
+            "--language=de with --input_format=sentences: expected another --input_format, because "
+            "a file with one sentence per line is not split",
+        ),
+    ],
+)
+def test_settings_out_of_range_or_without_effect_are_rejected(values, message):
+    with pytest.raises(InputError) as caught:
+        Settings(**values)
+    assert str(caught.value) == message

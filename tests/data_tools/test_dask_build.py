@@ -2,24 +2,23 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
+from tests import processes
 from tests.data_tools.conftest import changes
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("distributed", reason="not installed: pip install 'keras-bert-pipeline[dask]'")
 
-SETTINGS = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=16)
+SETTINGS = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=100, num_shards=16)
 SECONDS = 900
 
 # Imported by Python at its start: changes the version that a worker reports.
@@ -83,35 +82,20 @@ def cluster(root, tmp_path) -> Iterator[Cluster]:
     cluster.stop()
 
 
-@pytest.fixture
-def start_build(root):
-    """Returns a function that starts a build on Dask; the process is killed after the test."""
-    started = []
-
-    def start(files: dict, address: str, settings: Settings = SETTINGS) -> subprocess.Popen:
-        flags = files | changes(settings) | {"dask_scheduler": address}
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "keras_bert",
-                "create-pretraining-data",
-                *(f"--{name}={value}" for name, value in flags.items()),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=root,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def start_build(files: dict, address: str) -> processes.Process:
+    flags = files | changes(SETTINGS) | {"dask_scheduler": address}
+    command = ["-m", "keras_bert", "create-pretraining-data"]
+    command += [f"--{name}={value}" for name, value in flags.items()]
+    return processes.start(command, stderr=processes.PIPE)
 
 
-def error_of(build: subprocess.Popen) -> str:
+def wait_for_shards(build: processes.Process, building: Path, count: int) -> None:
+    while not building.exists() or len(list(building.glob("*.tfrecord.json"))) < count:
+        assert build.poll() is None, build.communicate()[1]
+        time.sleep(0.01)
+
+
+def error_of(build: processes.Process) -> str:
     """Returns what a build logged; it must fail without a traceback."""
     _, log = build.communicate(timeout=SECONDS)
     assert build.returncode == 1
@@ -119,10 +103,13 @@ def error_of(build: subprocess.Popen) -> str:
     return log
 
 
-def test_build_with_a_killed_worker_equals_a_local_build(
-    folder, cluster, start_build, contents, tmp_path, random_moment
+def test_build_with_a_killed_worker_or_scheduler_equals_a_local_build(
+    folder, cluster, contents, tmp_path, random_moment
 ):
-    """Kills one of two workers while it reads, or after a random number of shards."""
+    """Kills one of two workers while it reads, or after a random number of shards.
+
+    In another build, kills the scheduler; a local process then resumes the build.
+    """
     num_shards = random_moment.randrange(SETTINGS.num_shards - 2)
     create_pretraining_data(**folder, settings=SETTINGS, num_workers=1)
     complete = contents(folder["output_dir"])
@@ -130,14 +117,7 @@ def test_build_with_a_killed_worker_equals_a_local_build(
     victim, _ = cluster.start_worker(), cluster.start_worker()
     output_dir = tmp_path / "dask"
     build = start_build(folder | {"output_dir": str(output_dir)}, cluster.address)
-    building = output_dir / ".building"
-
-    def is_time_to_kill() -> bool:
-        return building.exists() and len(list(building.glob("*.tfrecord.json"))) >= num_shards
-
-    while not is_time_to_kill():
-        assert build.poll() is None, build.communicate()[1]
-        time.sleep(0.01)
+    wait_for_shards(build, output_dir / ".building", num_shards)
     time.sleep(random_moment.random() if num_shards == 0 else 0)
     assert not (output_dir / "manifest.json").exists()
     victim.kill()
@@ -146,8 +126,16 @@ def test_build_with_a_killed_worker_equals_a_local_build(
     assert "number of workers: 2" in log
     assert contents(output_dir) == complete
 
+    other = folder | {"output_dir": str(tmp_path / "other")}
+    build = start_build(other, cluster.address)
+    wait_for_shards(build, tmp_path / "other" / ".building", 1)
+    cluster.stop()
+    assert "the connection to the scheduler was lost" in error_of(build).splitlines()[-1]
+    create_pretraining_data(**other, settings=SETTINGS, num_workers=1)
+    assert contents(other["output_dir"]) == complete
 
-def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, tmp_path):
+
+def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, tmp_path):
     """Starts builds without a scheduler, without workers, and with a worker of other versions."""
     address = cluster.address
     without_worker = ("tcp://127.0.0.1:9", address)
@@ -167,22 +155,3 @@ def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, t
     )
     assert not Path(folder["output_dir"]).exists()
     assert not [*tmp_path.glob("out-*")]
-
-
-def test_killed_scheduler_is_an_error_and_local_workers_resume_the_build(
-    folder, cluster, start_build, contents
-):
-    cluster.start_worker()
-    settings = replace(SETTINGS, dupe_factor=100)
-    build = start_build(folder, cluster.address, settings)
-    building = Path(folder["output_dir"], ".building")
-    while not list(building.glob("*.tfrecord.json")):
-        assert build.poll() is None, build.communicate()[1]
-        time.sleep(0.01)
-    cluster.stop()
-    assert "the connection to the scheduler was lost" in error_of(build).splitlines()[-1]
-    create_pretraining_data(**folder, settings=settings, num_workers=1)
-    resumed = contents(folder["output_dir"])
-    shutil.rmtree(folder["output_dir"])
-    create_pretraining_data(**folder, settings=settings, num_workers=1)
-    assert contents(folder["output_dir"]) == resumed

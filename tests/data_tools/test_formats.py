@@ -32,9 +32,8 @@ def test_json_line_is_a_document_and_its_line_ends_end_paragraphs(read):
 
 def test_text_field_names_the_json_field(read):
     content = json_lines({"text": "Not this.", "body": "今天很好。我们去吧！"})
-    assert read(content, "jsonl", text_field="body", language="zh")[0] == [
-        ["今天很好。", "我们去吧！"]
-    ]
+    documents, _ = read(content, "jsonl", text_field="body", language="zh")
+    assert documents == [["今天很好。", "我们去吧！"]]
 
 
 def test_blank_lines_are_skipped_and_empty_texts_are_empty_documents(read):
@@ -59,8 +58,6 @@ def test_malformed_lines_are_counted_up_to_the_allowed_share(read, line, message
     share = r"1 of 11 lines are bad, more than --max_bad_line_share=0\.05 allows$"
     with pytest.raises(InputError, match=rf"line 11: {message}.* \(byte offset 170 of .*: {share}"):
         read(good + line + "\n", "jsonl", max_bad_line_share=0.05)
-    with pytest.raises(InputError, match=rf"line 11: {message}"):
-        read(good + line + "\n", "jsonl", max_bad_line_share=0)
 
 
 def test_lone_surrogates_are_replaced(read):
@@ -115,26 +112,19 @@ WIKI_DOCUMENTS = [
     ["AT&T is a firm.", "It is <large>.", "History.", "It began in 1885."],
     ["Text from the first line on."],
 ]
+FIRST = "AT&amp;T is a firm. It is &lt;large&gt;.\nHistory.\nIt began in 1885."
 WIKI_JSON = json_lines(
-    {
-        "id": "1",
-        "title": 'AT&amp;T "A"',
-        "text": 'AT&amp;T "A"\n\nAT&amp;T is a firm. It is &lt;large&gt;.\nHistory.\nIt began '
-        "in 1885.",
-    },
+    {"id": "1", "title": 'AT&amp;T "A"', "text": f'AT&amp;T "A"\n\n{FIRST}'},
     {"id": "2", "title": "Redirect", "text": ""},
     {"id": "3", "title": "Three", "text": "Text from the first line on."},
 )
 
 
 @pytest.mark.parametrize("content", [WIKI_TAGS, WIKI_JSON], ids=["tags", "json"])
-@pytest.mark.parametrize("name", ["wiki_00", "wiki_00.bz2"])
-def test_wikipedia_titles_and_redirects_are_skipped(read, content, name):
-    content = content.encode()
-    content = bz2.compress(content) if name.endswith("bz2") else content
-    assert read(content, "wiki", name) == (WIKI_DOCUMENTS, {"empty_documents": 1})
-    if name == "wiki_00":
-        assert read(b"\n \n" + content, "wiki")[0] == WIKI_DOCUMENTS
+def test_wikipedia_titles_and_redirects_are_skipped(read, content):
+    assert read(content, "wiki") == (WIKI_DOCUMENTS, {"empty_documents": 1})
+    archive = bz2.compress(f"\n \n{content}".encode())
+    assert read(archive, "wiki", "wiki_00.bz2")[0] == WIKI_DOCUMENTS
 
 
 @pytest.mark.parametrize(
@@ -182,13 +172,9 @@ End of Project Gutenberg's A Book, by Someone
 
 This file should be named 1234.txt
 """
-BOOK = [
-    "A BOOK",
-    "CHAPTER I",
-    "It was a dark night.",
-    "The caf\xe9 of The Mill was shut.",
-    "He owed 17__ pounds.",
-]
+BOOK = ["A BOOK", "CHAPTER I", "It was a dark night.", "The caf\xe9 of The Mill was shut."]
+BOOK += ["He owed 17__ pounds."]
+START = "*** START OF THE PROJECT GUTENBERG EBOOK A BOOK ***"
 
 
 @pytest.mark.parametrize(
@@ -197,11 +183,11 @@ BOOK = [
         ("UTF-8", "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***", FOOTER),
         ("ISO-8859-1", "***START OF THE PROJECT GUTENBERG EBOOK A BOOK***", FOOTER),
         ("Windows Codepage 1252", "*** START OF THE PROJECT GUTENBERG EBOOK A,\nAND ***", FOOTER),
-        ("ISO Latin-1", "***START OF THE PROJECT GUTENBERG EBOOK A BOOK***", FOOTER),
-        ("utf-7", "***START OF THE PROJECT GUTENBERG EBOOK A BOOK***", FOOTER),
+        ("ISO Latin-1", START, FOOTER),
+        ("utf-7", START, FOOTER),
         (
             "Wrongly named",
-            "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***",
+            START,
             "***END OF THE PROJECT GUTENBERG EBOOK A BOOK***\nA licence.\n",
         ),
         (
@@ -212,7 +198,7 @@ BOOK = [
         (
             "US-ASCII",
             "*END THE SMALL PRINT! FOR PUBLIC DOMAIN EBOOKS*Ver.02/11/02*END*\nMore of it.\n"
-            "*** START OF THE PROJECT GUTENBERG EBOOK A BOOK ***",
+            + START,
             FOOTER,
         ),
     ],
@@ -224,7 +210,7 @@ def test_book_is_the_text_between_the_markers(read, charset, start, end):
 
 
 def test_several_books_in_a_file_with_different_character_sets(read):
-    start = "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
+    start = START + "\n"
     books = [
         (HEADER.format(charset="ISO-8859-1") + start + BODY + FOOTER).encode("latin-1"),
         ("Title: A Book\n" + start + BODY + FOOTER).encode(),
@@ -232,10 +218,8 @@ def test_several_books_in_a_file_with_different_character_sets(read):
         (start + "The end is lacking.\n").encode(),
         (start + BODY).encode(),
     ]
-    assert read(b"".join(books), "gutenberg") == (
-        [BOOK, BOOK, ["The end is lacking."], BOOK],
-        {},
-    )
+    documents = [BOOK, BOOK, ["The end is lacking."], BOOK]
+    assert read(b"".join(books), "gutenberg") == (documents, {})
 
 
 def test_file_without_markers_is_read_as_a_whole_and_counted(read):
@@ -243,15 +227,12 @@ def test_file_without_markers_is_read_as_a_whole_and_counted(read):
     (document,), odd = read(content, "gutenberg")
     assert document[-3:] == BOOK[-3:]
     assert odd == {"unmarked_files": 1}
-    assert read("One.\n\nEnd of Project Gutenberg's A Book\nMore.\n", "gutenberg") == (
-        [["One."]],
-        {"unmarked_files": 1},
-    )
+    book = "One.\n\nEnd of Project Gutenberg's A Book\nMore.\n"
+    assert read(book, "gutenberg") == ([["One."]], {"unmarked_files": 1})
 
 
 def test_undecodable_bytes_of_each_book_are_bad_characters(read):
-    start = b"*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
-    content = (start + b"A caf\xe9, a na\xefve text.\n") * 5
+    content = f"{START}\nA caf\xe9, a na\xefve text.\n".encode("latin-1") * 5
     assert read(content, "gutenberg", max_bad_line_share=0.5)[1] == {"undecodable_bytes": 10}
     with pytest.raises(InputError, match="10 of 106 characters are bad"):
         read(content, "gutenberg", max_bad_line_share=0.05)
@@ -285,21 +266,17 @@ def make_table(texts=TEXTS, name="text", kind=None):
     return pa.table({"id": list(range(len(texts))), name: pa.array(texts, kind or pa.string())})
 
 
-def check_texts(path, input_format):
-    documents, odd = read_table(path, input_format)
-    assert documents == DOCUMENTS
-    places = [{"file": str(path), "row": 3}, {"file": str(path), "row": 4}]
-    assert odd == {"empty_documents": {"count": 2, "files": 1, "first": places}}
-
-
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
 )
-def test_parquet_and_arrow(tmp_path, kind):
-    table = make_table(kind=kind)
-    check_texts(write_parquet(tmp_path / "a.parquet", table, row_group_size=2), "parquet")
-    for new in (pa.ipc.new_stream, pa.ipc.new_file):
-        check_texts(write_arrow(tmp_path / "a.arrow", table, new), "arrow")
+@pytest.mark.parametrize("new", [None, pa.ipc.new_stream, pa.ipc.new_file])
+def test_parquet_and_arrow(tmp_path, kind, new):
+    table, path = make_table(kind=kind), tmp_path / "a"
+    write_arrow(path, table, new) if new else write_parquet(path, table, row_group_size=2)
+    documents, odd = read_table(path, "arrow" if new else "parquet")
+    assert documents == DOCUMENTS
+    places = [{"file": str(path), "row": 3}, {"file": str(path), "row": 4}]
+    assert odd == {"empty_documents": {"count": 2, "files": 1, "first": places}}
 
 
 def test_text_field_names_the_column(tmp_path):
@@ -353,24 +330,20 @@ def test_corrupt_row_group_is_named(tmp_path, compression):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_row_group(tmp_path):
     text = "A sentence of a document. " * 40
-    path = write_parquet(
-        tmp_path / "a.parquet",
-        make_table([f"{n} {text}" for n in range(30_000)]),
-        compression="none",
-    )
+    table = make_table([f"{number} {text}" for number in range(30_000)])
+    path = write_parquet(tmp_path / "a.parquet", table, compression="none")
     assert path.stat().st_size > 30 << 20
-    pool, tracker = pa.proxy_memory_pool(pa.default_memory_pool()), 0
     previous = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(previous)
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
-        for document in read_documents(str(path), Reading("parquet"), OddInput()):
-            tracker += len(document)
+        num_sentences = sum(map(len, read_documents(str(path), Reading("parquet"), OddInput())))
         python_peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
         pa.set_memory_pool(previous)
-    assert tracker == 30_000 * 40
+    assert num_sentences == 30_000 * 40
     assert pool.max_memory() + python_peak < 12 << 20
 
 
@@ -389,7 +362,6 @@ rows = datasets.Dataset.from_dict({"id": range(12), "text": [*texts, None, ""]})
 rows.save_to_disk(folder / "single")
 rows.save_to_disk(folder / "shards", num_shards=3)
 rows.select([9, 0, 5]).save_to_disk(folder / "selected")
-rows.filter(lambda row: row["id"] < 2).save_to_disk(folder / "filtered")
 splits = {"train": rows.select(range(6)), "test": rows.select(range(6, 8))}
 datasets.DatasetDict(splits).save_to_disk(folder / "splits", num_shards={"train": 2, "test": 1})
 """
@@ -412,9 +384,7 @@ def folder(peers_python, tmp_path_factory):
         ("single", 1, range(10), 2),
         ("shards", 3, range(10), 2),
         ("selected", 1, [9, 0, 5], 0),
-        ("filtered", 1, [0, 1], 0),
         ("splits", 3, [6, 7, *range(6)], 0),
-        ("splits/train", 2, range(6), 0),
     ],
 )
 def test_folders_of_save_to_disk(folder, name, num_files, numbers, num_empty):

@@ -33,28 +33,19 @@ def test_english(sentences):
 
 
 @pytest.mark.parametrize(
-    ("language", "sentences"),
+    ("language", "space", "sentences"),
     [
-        ("zh", ["今天天气很好。", "我们去公园吧！", "你来吗？！", "“好的。”", "他说。"]),
-        ("ja", ["吾輩は猫である。", "名前はまだ無い。", "「行きますか？」", "と彼は聞いた。"]),
-        ("en", ["今天天气很好。", "名前はまだ無い。"]),
+        ("hi", " ", ["यह एक वाक्य है।", "यह दूसरा है।"]),
+        ("ar", " ", ["هل أنت بخير؟", "نعم.", "حسنا."]),
+        ("fr", " ", ["Où est-il ?", "Là."]),
+        ("de", " ", ["Das ist z.B. Dr. Müller bzw. Frau Meier.", "Am 3. Oktober kam er."]),
+        ("zh", "", ["今天天气很好。", "我们去公园吧！", "你来吗？！", "“好的。”", "他说。"]),
+        ("ja", "", ["吾輩は猫である。", "名前はまだ無い。", "「行きますか？」", "と彼は聞いた。"]),
+        ("en", "", ["今天天气很好。", "名前はまだ無い。"]),
     ],
 )
-def test_chinese_and_japanese_sentences_need_no_space(language, sentences):
-    assert split_sentences("".join(sentences), language) == sentences
-
-
-@pytest.mark.parametrize(
-    ("language", "sentences"),
-    [
-        ("hi", ["यह एक वाक्य है।", "यह दूसरा है।"]),
-        ("ar", ["هل أنت بخير؟", "نعم.", "حسنا."]),
-        ("fr", ["Où est-il ?", "Là."]),
-        ("de", ["Das ist z.B. Dr. Müller bzw. Frau Meier.", "Am 3. Oktober kam er."]),
-    ],
-)
-def test_stops_and_abbreviations_of_other_languages(language, sentences):
-    assert split_sentences(" ".join(sentences), language) == sentences
+def test_stops_and_abbreviations_of_other_languages(language, space, sentences):
+    assert split_sentences(space.join(sentences), language) == sentences
 
 
 def test_line_ends_become_spaces_and_nul_bytes_are_kept():

@@ -46,27 +46,20 @@ TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 LABELS = ("no", "maybe", "yes")
 
+
+def classifier(problem_type: str, labels: tuple[str, ...] = (), pair: bool = True):
+    """Returns a function that creates a TextClassifier."""
+    settings = ClassifierSettings(labels, problem_type, 16, pair)
+    return lambda: TextClassifier(
+        BertClassifier(CONFIG, len(labels) or 1), BertTokenizer(VOCAB), settings
+    )
+
+
 TASKS: dict[str, Callable[[], Any]] = {
-    "pair": lambda: TextClassifier(
-        BertClassifier(CONFIG, 3),
-        BertTokenizer(VOCAB),
-        ClassifierSettings(LABELS, "single_label", 16, True),
-    ),
-    "multi_label": lambda: TextClassifier(
-        BertClassifier(CONFIG, 3),
-        BertTokenizer(VOCAB),
-        ClassifierSettings(LABELS, "multi_label", 16),
-    ),
-    "regression": lambda: TextClassifier(
-        BertClassifier(CONFIG, 1),
-        BertTokenizer(VOCAB),
-        ClassifierSettings((), "regression", 16, True),
-    ),
-    "reranking": lambda: TextClassifier(
-        BertClassifier(CONFIG, 1),
-        BertTokenizer(VOCAB),
-        ClassifierSettings((), "reranking", 16, True),
-    ),
+    "pair": classifier("single_label", LABELS),
+    "multi_label": classifier("multi_label", LABELS, pair=False),
+    "regression": classifier("regression"),
+    "reranking": classifier("reranking"),
     "question_answering": lambda: QuestionAnswerer(
         BertSpanLabeler(CONFIG),
         BertTokenizer(VOCAB),

@@ -8,19 +8,6 @@ import pytest
 from keras_bert.export.engine_network import sort_into_groups
 
 
-@pytest.mark.parametrize("parallel", [1, 2, 3])
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 64])
-def test_every_row_is_in_one_group_of_similar_lengths(count, parallel):
-    lengths = np.random.default_rng(count).integers(1, 60, count)
-    groups = sort_into_groups(lengths, lengths * 0, parallel)
-    assert sorted(np.concatenate([*groups, []])) == list(range(count))
-    assert all(0 < len(group) <= 8 for group in groups)
-    if count >= parallel:
-        assert len(groups) % parallel == 0
-    for longer, shorter in itertools.pairwise(groups):
-        assert lengths[longer].min() >= lengths[shorter].max()
-
-
 @pytest.mark.parametrize(
     ("lengths", "parallel", "masks", "sizes"),
     [
@@ -30,9 +17,15 @@ def test_every_row_is_in_one_group_of_similar_lengths(count, parallel):
         ([128] * 64, 16, 0, [4] * 16),  # On many cores, groups are not smaller than needed.
         ([60] * 16, 2, 64, [2] * 8),
         ([300] * 2, 1, 300, [1, 1]),
+        ([], 2, 0, []),
+        ([9], 2, 0, [1]),
+        ([1, 60, 7, 30, 2, 59, 8, 31, 9, 10], 2, 0, [5, 5]),
     ],
 )
 def test_groups_of_long_rows_or_many_masks_are_smaller(lengths, parallel, masks, sizes):
     lengths = np.array(lengths)
     groups = sort_into_groups(lengths, lengths * 0 + masks, parallel)
+    assert sorted(np.concatenate([*groups, []])) == list(range(len(lengths)))
     assert [len(group) for group in groups] == sizes
+    for longer, shorter in itertools.pairwise(groups):
+        assert lengths[longer].min() >= lengths[shorter].max()

@@ -2,7 +2,7 @@
 
 import importlib.util
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -93,50 +93,17 @@ def test_several_threads_get_their_own_answers(engine, export):
     function = exported.open(engine).functions["token_ids"]
     request = exported.requests["token_ids"]
     expected = exported.call("token_ids", request)["logits"]
-    wrong = []
 
-    def ask(row: int) -> None:
+    def is_wrong(row: int) -> bool:
         one = {key: value[row : row + 2] for key, value in request.items()}
-        for _ in range(20):
-            logits = function(**one)["logits"]
-            wrong.append(np.abs(logits - expected[row : row + 2]).max() > 1e-4)
+        return np.abs(function(**one)["logits"] - expected[row : row + 2]).max() > 1e-4
 
-    threads = [threading.Thread(target=ask, args=[row]) for row in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == [False] * 80
+    with ThreadPoolExecutor(4) as threads:
+        assert not any(threads.map(is_wrong, [*range(4)] * 20))
 
 
-PARTS = [
-    *(
-        b"the",
-        b"Cat",
-        b"cat",
-        b"sat",
-        b"m\xc3\xa4t",
-        b"##a",
-        b"xyz" * 40,
-        b"[MASK]",
-        b"\xe7\x8e\x8b",
-    ),
-    *(
-        b" ",
-        b" ",
-        b" ",
-        b"  ",
-        b"\t",
-        b"\x0b",
-        b"\xc2\xa0",
-        b".",
-        b",",
-        b"\xcc\x81",
-        b"\xff",
-        b"\0",
-    ),
-    *(b"\xce\xa3", b"\xcf\x83"),
-]
+PARTS = "the Cat cat sat mät ##a [MASK] 王 . , \u0301 \0 Σ σ".encode().split(b" ")
+PARTS += [b"xyz" * 40, b"\xff", *[b" "] * 3, b"  ", b"\t", b"\x0b", "\xa0".encode()]
 
 
 @pytest.mark.parametrize(("cache_bytes", "padded"), [(1 << 25, 1 << 20), (2000, 20)])
@@ -146,7 +113,7 @@ def test_steps_without_tensorflow_are_those_of_the_saved_model(
 ):
     monkeypatch.setattr(text_processor, "_CACHE_BYTES", cache_bytes)
     monkeypatch.setattr(text_processor, "_PADDED_VALUES", padded)
-    loaded, info = export(task).loaded, export(task).info
+    _, loaded, info, _ = export(task)
     function = EngineFunction(loaded, SIGNATURE, None)
     function.steps = TextClassifier.array_steps(loaded, info)
     rng = np.random.default_rng(0)
@@ -278,26 +245,24 @@ def test_missing_package_names_the_extra(export, monkeypatch, engine, extra):
 
 
 @pytest.mark.parametrize(
-    ("values", "expected", "precision", "message"),
+    ("values", "precision", "message"),
     [
-        ([b"a", b"a"], [b"a", b"a"], "float32", None),
-        ([b"a", b"a"], [b"a", b"b"], "float32", "50% of x are equal; expected at least 100% in"),
-        ([b"a"], [b"a", b"b"], "float32", "x has the shape (1,); expected (2,)"),
-        ([b"a"], [b"a", b"b"], "int8", None),
-        ([np.nan, 1.0], [1.0, 1.0], "int8", "x differs by nan; expected at most 0.3 in int8"),
-        ([], [], "float32", None),
+        ([b"a", b"a"], "float32", "50% of x are equal; expected at least 100% in"),
+        ([b"a"], "float32", "x has the shape (1,); expected (2,)"),
+        ([b"a"], "int8", None),
+        ([b"a", b"b"], "float32", None),
+        ([np.nan, 1.0], "int8", "x differs by nan; expected at most 0.3 in int8"),
     ],
 )
-def test_different_values_and_shapes_are_noticed(values, expected, precision, message):
-    values, expected = ({"x": np.array(value)} for value in (values, expected))
-    problem = different(values, expected, precision)
+def test_different_values_and_shapes_are_noticed(values, precision, message):
+    expected = [1.0, 1.0] if np.nan in values else [b"a", b"b"]
+    problem = different({"x": np.array(values)}, {"x": np.array(expected)}, precision)
     assert problem == message if message is None else problem.startswith(message)
 
 
 @pytest.mark.parametrize(
     ("engine", "precision", "message"),
     [
-        ("torch", "", r"engine='torch': expected one of tensorflow, onnxruntime, openvino"),
         ("", "float16", r"precision='float16': expected one of float32, bfloat16, int8"),
         ("onnxruntime", "bfloat16", r"found precision bfloat16; .*needs the engine openvino"),
         ("openvino", "int8", r"found precision int8; .*needs the engine onnxruntime"),

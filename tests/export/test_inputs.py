@@ -5,13 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
-from keras_bert.export.inputs import (
-    TOKEN_ID_SPECS,
-    UnpaddedRows,
-    failed_check,
-    in_range,
-    same_shape,
-)
+from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows, failed_check
 
 NAMES = ("input_ids", "input_mask", "segment_ids")
 CONFIG = BertConfig(vocab_size=13, max_position_embeddings=8)
@@ -63,8 +57,6 @@ def test_empty_arrays_give_empty_outputs(shape, tokens):
     ("name", "value", "highest"),
     [
         ("input_ids", 13, 12),
-        ("input_ids", -1, 12),
-        ("segment_ids", 2, 1),
         ("segment_ids", -7, 1),
         ("input_mask", 2, 1),
     ],
@@ -72,37 +64,18 @@ def test_empty_arrays_give_empty_outputs(shape, tokens):
 def test_values_out_of_range_are_rejected(name, value, highest):
     arrays = {name: np.ones([2, 4], np.int32) for name in NAMES}
     arrays[name][1, 2] = value
-    message = rf"{name}: expected values from 0 to {highest}, got\D+{value}\b"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         call(*arrays.values())
+    message = f"{name}: expected values from 0 to {highest}, got [{value}]"
+    assert failed_check(caught.value.message) == message
+    assert failed_check("Incompatible shapes: [2] vs. [3] [Op:AddV2]") == ""
 
 
 @pytest.mark.parametrize("wrong", NAMES[1:])
 @pytest.mark.parametrize("shape", [(1, 4), (2, 0)])
 def test_arrays_of_different_shapes_are_rejected(wrong, shape):
     arrays = [np.zeros(shape if name == wrong else (2, 4)) for name in NAMES]
-    message = rf"{wrong} and input_ids: expected equal shapes, got.*{shape[0]} {shape[1]}.*2 4"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        call(*arrays)
-
-
-@tf.function
-def check(x, y):
-    x, y = same_shape(x=x, y=y)
-    tf.debugging.assert_less_equal(x, 5, "x: expected at most 5")
-    return in_range(4, x=x)[0] + y
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        ([1, 2], [1], "y and x: expected equal shapes, got [1] [2]"),
-        ([4], [1], "x: expected values from 0 to 3, got [4]"),
-        ([1, 7], [1, 1], "x: expected at most 5"),
-    ],
-)
-def test_text_and_values_of_a_check_are_extracted(x, y, message):
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        check(tf.constant(x), tf.constant(y))
+        call(*arrays)
+    message = f"{wrong} and input_ids: expected equal shapes, got [{shape[0]} {shape[1]}] [2 4]"
     assert failed_check(caught.value.message) == message
-    assert failed_check("Incompatible shapes: [2] vs. [3] [Op:AddV2]") == ""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.export.model_card import public_name, run_card
+from keras_bert.export.model_card import run_card
 from keras_bert.text.settings import TokenizerSettings
 from tests.export.conftest import CONFIG
 
@@ -18,13 +18,9 @@ from tests.export.conftest import CONFIG
         ("hf://org/bert", "org/bert"),
     ],
 )
-def test_public_name_has_no_folders(path, name):
-    assert public_name(path) == name
-
-
-def test_card_of_a_run_has_its_settings_data_and_scores():
+def test_card_of_a_run_has_its_settings_data_and_scores(path, name):
     run = {
-        "init_checkpoint": "/home/me/bert",
+        "init_checkpoint": path,
         "learning_rate": 2e-5,
         "data_dir": "/home/me/glue/MRPC",
         "input_file": ["/home/me/a.tfrecord", "/home/me/b.tfrecord"],
@@ -35,9 +31,9 @@ def test_card_of_a_run_has_its_settings_data_and_scores():
     card = run_card("classification", CONFIG, TokenizerSettings(), run, results, ["no"])
     assert card.startswith("# BERT model that predicts the label or score of a text\n\n1 layers, ")
     for line in (
-        "Trained by keras_bert from the weights of `bert`.",
+        f"Trained by keras_bert from the weights of `{name}`.",
         "Labels, in the order of the logits: `no`.",
-        "| init_checkpoint | bert |",
+        f"| init_checkpoint | {name} |",
         "| learning_rate | 2e-05 |",
         "| data_dir | MRPC |",
         "| input_file | a.tfrecord, b.tfrecord |",

@@ -15,9 +15,7 @@ from keras_bert.models import (
 )
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
-onnxruntime = pytest.importorskip(
-    "onnxruntime", reason="not installed: pip install 'keras-bert-pipeline[onnx]'"
-)
+onnxruntime = pytest.importorskip("onnxruntime", reason="not installed: the extra onnx")
 
 from keras_bert.export import onnx as onnx_export  # noqa: E402
 from keras_bert.export.onnx import write_onnx  # noqa: E402
@@ -33,16 +31,8 @@ LONGEST = 16  # Number of positions.
 
 
 def make_model(name: str, hidden_act: str = "gelu") -> keras.Model:
-    config = BertConfig(
-        60,
-        32,
-        2,
-        4,
-        64,
-        max_position_embeddings=LONGEST,
-        initializer_range=0.2,
-        hidden_act=hidden_act,
-    )
+    sizes = {"max_position_embeddings": LONGEST, "initializer_range": 0.2}
+    config = BertConfig(60, 32, 2, 4, 64, hidden_act=hidden_act, **sizes)
     keras.utils.set_random_seed(0)  # A fixed seed: int8's loss depends on it.
     model = MODELS[name](config)
     rng = np.random.default_rng(0)

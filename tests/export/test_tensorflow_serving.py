@@ -32,9 +32,7 @@ from tensorflow.core.framework import attr_value_pb2, node_def_pb2, op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 pytestmark = pytest.mark.slow
-TASKS = [
-    *("pair", "multi_label", "regression", "embedding", "fill_mask", "ner", "question_answering"),
-]
+TASKS = ["pair", "multi_label", "embedding", "fill_mask", "ner", "question_answering"]
 # All ops of tensorflow-text that we use: Serving must link each of them.
 TEXT_OPS = {
     "FastBertNormalize",

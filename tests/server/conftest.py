@@ -60,6 +60,42 @@ def classify(signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.n
     }
 
 
+EMBEDDER_OUTPUTS = {
+    "mean": ["float32", [-1, 16]],
+    "num_tokens": ["int32", [-1]],
+    "truncated": ["bool", [-1]],
+}
+EMBEDDER = {
+    "task": "embedding",
+    "normalize": True,
+    "matryoshka_sizes": [4, 16],
+    "max_seq_length": 12,
+    "cls_token_id": 2,
+    "sep_token_id": 3,
+    "signatures": {
+        "serving_default": {"inputs": {"text": ["string", [-1]]}, "outputs": EMBEDDER_OUTPUTS},
+        "token_ids": {
+            "inputs": {
+                name: ["int32", [-1, -1]] for name in ("input_ids", "input_mask", "segment_ids")
+            },
+            "outputs": EMBEDDER_OUTPUTS,
+        },
+    },
+}
+
+
+def embed(signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns vectors of length 1, and the number of bytes or token ids as that of tokens."""
+    if signature == "token_ids":
+        assert not (inputs["input_ids"] * (1 - inputs["input_mask"])).any()
+        lengths = inputs["input_mask"].sum(1)
+    else:
+        lengths = np.array([len(text) for text in inputs["text"]], np.int32)
+    vectors = np.sin(lengths[:, np.newaxis] * np.arange(1.0, 17)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1)[:, np.newaxis]
+    return {"mean": vectors, "num_tokens": lengths, "truncated": lengths > 12}
+
+
 RERANKER = {
     "task": "classification",
     "problem_type": "reranking",
@@ -179,8 +215,9 @@ def serve_here():
         return Server("http://{}:{}".format(*bound.getsockname()), stops[-1])
 
     yield start
-    for stop, thread in zip(stops, threads, strict=True):
+    for stop in stops:
         stop()
+    for thread in threads:
         thread.join(10)
 
 
@@ -246,11 +283,26 @@ def browser():
         browser.close()
 
 
+def send(page, **texts: str) -> None:
+    """Types texts into fields, sends the form and waits for the response."""
+    for name, text in texts.items():
+        page.fill(f"#{name}", text)
+    page.click("#send")
+    page.wait_for_selector("#send:not([aria-disabled])")
+
+
+def rows_of(page) -> list[str]:
+    """Returns the visible rows of bars, as texts."""
+    rows = page.locator(".bars li:visible").all_inner_texts()
+    return [" ".join(text.split()) for text in rows]
+
+
 @pytest.fixture
 def visit(browser, serve_here):
     """Returns a function: (export.json, answers or a function of the texts) -> page of a server.
 
-    Answers are {output: value of the first row}; the function takes the inputs as strings.
+    Answers are {output: value of the first row}; the function takes the inputs as strings. At the
+    end of a test, its page may have no errors and must fit on a phone.
     """
     pages, stops = [], []
 
@@ -280,6 +332,9 @@ def visit(browser, serve_here):
     yield visit
     for page, stop in zip(pages, stops, strict=True):
         assert not page.console_messages
+        for width in (375, 1280):  # A phone and a desktop.
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.close()
         stop()
 

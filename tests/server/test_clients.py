@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.server.conftest import RERANKER, FakeVersion, rerank
-from tests.server.test_embeddings_route import EXPORT, embed
+from tests.server.conftest import EMBEDDER, RERANKER, FakeVersion, embed, rerank
 
 KEY = "a-key"
 QUERY, TEXTS = "red cat", ["a dog", "cat red", "red cat red"]
@@ -65,7 +64,7 @@ print(json.dumps([*ranks, failure]))
 @pytest.fixture(scope="module")
 def run_client(peers_python, serve_here):
     """Returns a function: (package, code of a client) -> what the client prints, read as JSON."""
-    models = {"mini": FakeVersion(embed, EXPORT), "ranker": FakeVersion(rerank, RERANKER)}
+    models = {"mini": FakeVersion(embed, EMBEDDER), "ranker": FakeVersion(rerank, RERANKER)}
     server = serve_here(models, api_keys=(KEY.encode(),))
     arguments = json.dumps([server.url, KEY, QUERY, TEXTS])
     # Haystack would otherwise send statistics of its use to its makers.
@@ -93,13 +92,8 @@ def test_openai(run_client):
     assert MESSAGE in failure
 
 
-def test_cohere(run_client):
-    *ranks, failure = run_client("cohere", COHERE)
-    assert ranks == [RANKS, RANKS]
-    assert MESSAGE in failure
-
-
-def test_haystack(run_client):
-    *ranks, failure = run_client("haystack", HAYSTACK)
+@pytest.mark.parametrize(("package", "code"), [("cohere", COHERE), ("haystack", HAYSTACK)])
+def test_rankers(run_client, package, code):
+    *ranks, failure = run_client(package, code)
     assert ranks == [RANKS, RANKS]
     assert MESSAGE in failure

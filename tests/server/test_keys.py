@@ -23,10 +23,8 @@ def server(serve_here):
     [
         (None, "Authorization: missing; expected `Bearer KEY` with a key of the server"),
         ("Bearer other-key", "Authorization: a key that the server does not have; expected"),
-        ("Bearer first-ke", "Authorization: a key that the server does not have; expected"),
         ("Bearer first-key,secret/2=", "Authorization: a key that the server does not have"),
         ("Basic first-key", "Authorization: a key that the server does not have; expected"),
-        ("first-key", "Authorization: a key that the server does not have; expected"),
         ("Bearer \xe9", "Authorization: a key that the server does not have; expected"),
         ("Bearer", "Authorization: a key that the server does not have; expected"),
     ],
@@ -79,12 +77,7 @@ def test_keys_are_read_from_a_file(tmp_path):
     [
         (None, "cannot be read: No such file or directory"),
         (b"", "has no key; expected one per line"),
-        (b" \n\r\n", "has no key; expected one per line"),
         (b"a\nsome secret\n", "line 2 has a character that is not visible ASCII; expected one key"),
-        (
-            "s\xe9cret".encode(),
-            "line 1 has a character that is not visible ASCII; expected one key",
-        ),
         (b"s\0cret\xff", "line 1 has a character that is not visible ASCII; expected one key per"),
     ],
 )

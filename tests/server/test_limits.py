@@ -92,7 +92,7 @@ def test_remaining_rows_are_not_run_after_a_timeout(server):
     assert (status, answer["error"]) == (400, "The request has 4097 rows; expected at most 4096")
 
 
-def test_requests_in_progress_and_their_bytes_are_limited(serve_here, wait_for):
+def test_requests_in_progress_and_their_bytes_are_limited(serve_here):
     body = json.dumps({"instances": ["x" * 600]}).encode()
     for settings, message in (
         ({"max_waiting_bytes": 1000}, "and their answers exceed the limit of 1000 bytes"),

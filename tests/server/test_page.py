@@ -9,71 +9,71 @@ import tensorflow as tf
 
 from keras_bert.export.network import Network
 from tests.export.conftest import make_task
-from tests.server.conftest import CLASSIFIER, FakeVersion
-from tests.server.page_driver import photograph, rows_of, send
+from tests.server.conftest import CLASSIFIER, RERANKER, FakeVersion, rows_of, send
 
 pytestmark = pytest.mark.slow  # Starts a browser.
 
 QUESTION_AND_CONTEXT = ("question", "context")
-RERANKER = {
-    "task": "classification",
-    "problem_type": "reranking",
-    "pair": True,
-    "max_seq_length": 16,
-    "examples": [["what?", "that\nis it"], ["who?", "me"]],
-}
 
 
-def test_classification_page(visit):
-    def classify(text, text_pair):
-        is_equal = text == text_pair
-        probabilities = np.float32([0.047, 0.953] if is_equal else [0.953, 0.047])
-        return {"label": labels[is_equal], "probabilities": probabilities}
+BINARY = {"task": "classification", "pair": True, "labels": ["not equivalent", "equivalent"]}
+EMOTIONS = {"task": "classification", "pair": False, "labels": ["joy", "anger", "surprise"]}
 
-    labels = ["not equivalent", "equivalent"]
-    info = {"task": "classification", "pair": True, "labels": labels}
-    page = visit(info, classify, ("text", "text_pair"))
+
+@pytest.mark.parametrize(
+    ("info", "answer", "large", "rows"),
+    [
+        (
+            BINARY,
+            {"label": "equivalent", "probabilities": np.float32([0.047, 0.953])},
+            "equivalent",
+            ["equivalent 95.3%", "not equivalent 4.7%"],
+        ),
+        (
+            EMOTIONS,
+            {"labels": ["joy", "surprise"], "probabilities": [0.9, 0.2, 0.9]},
+            "joy, surprise",
+            ["joy 90.0%", "surprise 90.0%", "anger 20.0%"],
+        ),
+        (
+            EMOTIONS,
+            {"labels": ["", ""], "probabilities": [0.2] * 3},
+            "None",
+            ["joy 20.0%", "anger 20.0%", "surprise 20.0%"],
+        ),
+        ({"task": "classification"}, {"score": 3.5}, "3.5", []),
+        (
+            {"task": "classification", "labels": ["LABEL_0", "LABEL_1"]},
+            {"label": "LABEL_1", "probabilities": [0.2, 0.8]},
+            "Class 1",
+            ["Class 1 80.0%", "Class 0 20.0%"],
+        ),
+    ],
+    ids=["label", "several labels", "no label", "score", "numbered classes"],
+)
+def test_classification_page(visit, info, answer, large, rows):
+    names = ("text", "text_pair") if info.get("pair") else ("text",)
+    page = visit(info, answer, names)
     assert page.inner_text("h1") == "Text classification"
     assert page.inner_text("#about") == "Model my model, version 1"
-    assert page.locator("textarea").count() == 2
-    send(page, text="one", text_pair="one")
-    assert page.inner_text(".large") == "equivalent"
-    assert rows_of(page) == ["equivalent 95.3%", "not equivalent 4.7%"]
+    assert page.locator("textarea").count() == len(names)
+    send(page, **dict.fromkeys(names, "one"))
+    assert page.inner_text(".large") == large
+    assert rows_of(page) == rows
+    assert ("does not name its classes" in page.inner_text("#result")) == ("Class" in large)
     widths = page.locator(".track span").evaluate_all(
         "bars => bars.map(bar => bar.offsetWidth / bar.parentElement.offsetWidth)"
     )
-    assert widths == pytest.approx([0.953, 0.047], abs=0.01)
-    photograph(page, "classification")
-
-
-def test_multi_label_classification_with_several_labels_and_none(visit):
-    def classify(text):
-        both = text == "both"
-        predicted = ["joy", "surprise"] if both else ["", ""]
-        return {"labels": predicted, "probabilities": [0.9, 0.2, 0.9] if both else [0.2] * 3}
-
-    info = {"task": "classification", "pair": False, "labels": ["joy", "anger", "surprise"]}
-    page = visit(info, classify)
-    send(page, text="both")
-    assert page.inner_text(".large") == "joy, surprise"
-    assert rows_of(page) == ["joy 90.0%", "surprise 90.0%", "anger 20.0%"]
-    photograph(page, "multi_label")
-    send(page, text="neither")
-    assert page.inner_text(".large") == "None"
-
-
-def test_regression_page(visit):
-    page = visit({"task": "classification"}, lambda text: {"score": len(text) / 2})
-    send(page, text="seven.s")
-    assert page.inner_text(".large") == "3.5"
-    photograph(page, "regression")
+    shares = [float(row.split()[-1].removesuffix("%")) / 100 for row in rows]
+    assert widths == pytest.approx(shares, abs=0.01)
 
 
 def test_ranking_page(visit):
     def score(query, text):
         return {"logits": [len(text) - 5.0], "truncated": len(text) > 5}
 
-    page = visit(RERANKER, score, ("text", "text_pair"))
+    info = RERANKER | {"max_seq_length": 16, "examples": [["what?", "that\nis it"], ["who?", "me"]]}
+    page = visit(info, score, ("text", "text_pair"))
     page.wait_for_selector("#form:visible")
     assert page.inner_text("h1") == "Ranking"
     assert (page.input_value("#query"), page.input_value("#texts")) == ("what?", "that is it\nme")
@@ -93,7 +93,6 @@ def test_ranking_page(visit):
     page.fill("#texts", "\n".join(f"{'a longer passage ' * 20}{index}" for index in range(12)))
     send(page)
     assert len(rows_of(page)) == 10
-    photograph(page, "ranking")
 
 
 def test_page_asks_for_a_key_and_keeps_it_in_the_session(browser, serve_here):
@@ -104,7 +103,6 @@ def test_page_asks_for_a_key_and_keeps_it_in_the_session(browser, serve_here):
     assert page.inner_text("h1") == "This server needs a key"
     assert page.is_hidden("#error")
     assert page.is_hidden("footer")
-    photograph(page, "key")
     page.fill("#key", "wrong")
     page.keyboard.press("Enter")
     page.locator("#error", has_text="a key that the server does not have").wait_for()
@@ -123,15 +121,6 @@ def test_page_asks_for_a_key_and_keeps_it_in_the_session(browser, serve_here):
     page.close()
 
 
-def test_classes_without_names_are_numbered(visit):
-    info = {"task": "classification", "labels": ["LABEL_0", "LABEL_1"]}
-    page = visit(info, {"label": "LABEL_1", "probabilities": [0.2, 0.8]})
-    send(page, text="a")
-    assert page.inner_text(".large") == "Class 1"
-    assert rows_of(page) == ["Class 1 80.0%", "Class 0 20.0%"]
-    assert "does not name its classes" in page.inner_text("#result")
-
-
 def test_question_answering_page(visit):
     def answer(question, context):
         # The second answer comes after characters of more than one UTF-16 code unit.
@@ -146,22 +135,21 @@ def test_question_answering_page(visit):
             "nbest_probabilities": [0.8, 0.2, 0.0],
         }
 
-    page = visit({"task": "question_answering"}, answer, QUESTION_AND_CONTEXT, "dark")
+    page = visit({"task": "question_answering"}, answer, QUESTION_AND_CONTEXT)
     context = "\U0001f600\U0001f600\U0001f600\U0001f600 was <b>1851</b>\n" + "more words " * 60
-    send(page, question="When?", context=context)
+    send(page, question="Why?", context=context)
+    assert page.inner_text(".large") == "No answer found in the context"
+    assert page.locator("mark").count() == 0
+    send(page, question="When?")
     assert page.inner_text(".large") == "<b>1"
     assert page.inner_text("mark") == "<b>1"
     assert rows_of(page) == ["<b>1 80.0%", "\U0001f600" * 4 + " 20.0%"]
     assert page.locator(".marked").inner_text() == context
-    photograph(page, "question_answering")
     # Selects the second answer with the keyboard.
     page.locator(".bars button").nth(1).focus()
     page.keyboard.press("Enter")
     assert page.inner_text("mark") == "\U0001f600" * 4
     assert page.locator("button[aria-pressed=true]").inner_text() == "\U0001f600" * 4
-    send(page, question="Why?")
-    assert page.inner_text(".large") == "No answer found in the context"
-    assert page.locator("mark").count() == 0
 
 
 def test_question_answering_page_shows_three_answers_and_more_on_demand(visit):
@@ -197,6 +185,8 @@ def test_entities_page(visit):
         return dict(zip(("types", "starts", "ends", "scores"), map(list, columns), strict=True))
 
     page = visit({"task": "ner"}, tag)
+    send(page, text="nobody")
+    assert page.inner_text(".note >> nth=0") == "No entities found."
     send(page, text="\U0001f600 Marie lived: Paris Curie")
     marks = page.locator(".marked mark")
     texts = [text.split() for text in marks.all_inner_texts()]
@@ -210,9 +200,6 @@ def test_entities_page(visit):
     )
     assert colours[0] == colours[2] != colours[1]
     assert rows_of(page) == ["Marie (PER) 99.0%", "Paris (LOC) 50.0%", "Curie (PER) 75.0%"]
-    photograph(page, "entities")
-    send(page, text="nobody")
-    assert page.inner_text(".note >> nth=0") == "No entities found."
 
 
 def test_entity_types_of_ontonotes_have_a_meaning(visit):
@@ -228,7 +215,6 @@ def test_entity_types_of_ontonotes_have_a_meaning(visit):
     shown = [re.fullmatch(r"(\S+) (.+) \(1\)", " ".join(text.split())) for text in legend]
     assert all(shown), legend
     assert sorted(match[1] for match in shown) == sorted(types)
-    photograph(page, "entity_types")
 
 
 def test_fill_mask_page(visit):
@@ -240,24 +226,22 @@ def test_fill_mask_page(visit):
         ids = np.array([[1, 2], [3, 4], [-1, -1]])[rows]
         return {"tokens": tokens, "token_ids": ids, "scores": scores, "truncated": len(text) > 25}
 
-    page = visit({"task": "fill_mask", "max_seq_length": 16}, fill, scheme="dark")
+    page = visit({"task": "fill_mask", "max_seq_length": 16}, fill)
     send(page, text="In [MASK] year[MASK].")
     assert page.inner_text(".marked") == "In paris years."
     assert page.locator("mark").all_inner_texts() == ["paris", "s"]
     assert page.locator("#result h2").all_inner_texts()[1:] == ["Mask 1", "Mask 2"]
     assert rows_of(page) == ["paris 50.0%", "london 25.0%", "##s 12.5%", "war 10.0%"]
-    photograph(page, "fill_mask")
+    send(page, text="no mask")
+    assert page.inner_text("#error") == "The text has no [MASK]. Write it where a word is missing."
+    assert page.inner_text("#result") == ""
+    assert len(page.posts) == 1
     # A third mask is beyond the length limit.
     send(page, text="A [MASK], two[MASK] and [MASK].")
     assert page.inner_text(".warning") == (
         "The text has more than 16 tokens. The end was not read, with 1 of 3 [MASK]."
     )
     assert page.inner_text(".marked") == "A paris, twos and [MASK]."
-    photograph(page, "fill_mask_truncated")
-    send(page, text="no mask")
-    assert page.inner_text("#error") == "The text has no [MASK]. Write it where a word is missing."
-    assert page.inner_text("#result") == ""
-    assert len(page.posts) == 2
 
 
 def embed(text):
@@ -285,7 +269,6 @@ def test_similarity_page_puts_the_declared_pooling_first(visit):
     assert page.locator(".warning").all_inner_texts() == [notice]
     status = page.locator("#status").text_content()
     assert re.fullmatch(re.escape(f"{notice} 0.540.") + r" Answered in \d+ ms\.", status)
-    photograph(page, "similarity")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from keras_bert.server.protocol import RestError
-from tests.server.conftest import FakeVersion
-from tests.server.page_driver import photograph, send
+from tests.server.conftest import FakeVersion, send
 
 pytestmark = pytest.mark.slow  # Starts a browser.
 
@@ -28,8 +27,6 @@ pytestmark = pytest.mark.slow  # Starts a browser.
             {"question": "a", "context": ""},
             "Enter a context: the text that contains the answer.",
         ),
-        ({"task": "ner"}, {"text": ""}, "Enter a text."),
-        ({"task": "fill_mask"}, {"text": ""}, "Enter a text."),
         ({"task": "embedding"}, {"first": ""}, "Enter the first text."),
     ],
 )
@@ -70,7 +67,6 @@ def test_models_are_linked(browser, serve_here):
     page.click("text=b & c")
     page.locator("#about", has_text="Model b & c, version 1").wait_for()
     assert page.inner_text("h1") == "Named entities"
-    photograph(page, "models")
     page.close()
 
 
@@ -141,7 +137,6 @@ def test_errors_are_shown_and_keyboard_can_submit(visit):
         page.keyboard.press("Control+Enter")
     page.wait_for_selector("#error:visible")
     assert page.inner_text("#error") == "a boom"
-    photograph(page, "error")
     send(page, text="well")
     page.wait_for_selector("#error", state="hidden")
     assert page.inner_text(".large") == "1"

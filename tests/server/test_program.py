@@ -2,23 +2,28 @@
 
 import contextlib
 import gzip
-import os
 import re
-import resource
 import shutil
-import subprocess
+import signal
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import requests
 
+from tests import processes
 from tests.server.conftest import Server
 
 pytestmark = pytest.mark.slow  # Starts a process.
 
+SERVE = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+runpy.run_module("keras_bert", run_name="__main__", alter_sys=True)
+"""
 SIZE = 2 << 20  # the default limit of a body
 HOSTILE = {
     "integers": (b'{"inputs":[' + b"0," * (SIZE // 2 - 10) + b"0]}", 400),
@@ -37,19 +42,12 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def process(root, save_model, tmp_path_factory):
+def process(save_model, tmp_path_factory):
     """Starts the program with version 1 and few files; returns its process, folder and Server."""
     folder = tmp_path_factory.mktemp("export")
     save_model(folder / "1")
-    command = [sys.executable, "-m", "keras_bert", "serve", f"--export_dir={folder}", "--port=0"]
-    process = subprocess.Popen(
-        [*command, "--allowed_hosts=bert.example,other.example"],
-        cwd=root,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)),
-    )
+    options = [f"--export_dir={folder}", "--port=0", "--allowed_hosts=bert.example,other.example"]
+    process = processes.start(["-c", SERVE, "serve", *options], stderr=processes.PIPE)
     try:
         output = ""
         while not (match := re.search(r"http://\S+", output)):
@@ -59,7 +57,7 @@ def process(root, save_model, tmp_path_factory):
         assert f"Serving version 1 of {folder} on tensorflow, float32" in output
         # Keep reading, so that the pipe never fills.
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield process, folder, Server(match[0], process.terminate)
+        yield process, folder, Server(match[0], partial(process.send_signal, signal.SIGTERM))
     finally:
         process.kill()
         process.wait()
@@ -108,10 +106,7 @@ def test_hostile_bodies_get_short_errors_and_do_not_stall_the_event_loop(process
     assert stalls(server) == before
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [("bert.example", 200), ("Other.Example:80", 200), ("third.example", 403), ("localhost", 200)],
-)
+@pytest.mark.parametrize(("host", "status"), [("Other.Example:80", 200), ("third.example", 403)])
 def test_named_hosts_are_allowed(process, host, status):
     url = process[2].url
     response = requests.get(f"{url}/healthz", headers={"Host": host}, timeout=60)

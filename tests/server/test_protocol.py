@@ -1,7 +1,6 @@
 """The row and column formats of requests and responses, and their errors."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -50,16 +49,8 @@ def fail(document, signature=None) -> str:
         (None, {"inputs": {"text": []}}, {"text": []}),
         ("pair", {"instances": [{"b": "y", "a": "x"}]}, {"a": [b"x"], "b": [b"y"]}),
         ("pair", {"inputs": {"a": ["x"], "b": ["y"], "c": 1}}, {"a": [b"x"], "b": [b"y"]}),
-        (
-            "ids",
-            {"instances": [{"ids": [1, -2], "mask": [1, 0]}]},
-            {"ids": [[1, -2]], "mask": [[1, 0]]},
-        ),
-        (
-            "ids",
-            {"inputs": {"ids": [[], []], "mask": [[1], [2]]}},
-            {"ids": [[], []], "mask": [[1], [2]]},
-        ),
+        ("ids", {"instances": [{"ids": [1], "mask": [-2]}]}, {"ids": [[1]], "mask": [[-2]]}),
+        ("ids", {"inputs": {"ids": [[]], "mask": [[1]]}}, {"ids": [[]], "mask": [[1]]}),
         ("words", {"instances": [["a"], ["b"]]}, {"words": [[b"a"], [b"b"]]}),
         ("words", {"inputs": [["a"] * 5] * 9000}, {"words": [[b"a"] * 5] * 9000}),
         ("large", {"inputs": [2**63 - 1, -(2**63)]}, {"x": [2**63 - 1, -(2**63)]}),
@@ -84,10 +75,6 @@ def test_other_texts_than_json_are_rejected(body: bytes):
     ("signature", "document", "message"),
     [
         (None, b"[]", "The request body is a list; expected a JSON object"),
-        (None, {}, "must have either 'instances' or 'inputs', or for one row only text"),
-        (None, {"text": "a", "top_k": 3}, "either 'instances' or 'inputs', or for one row only"),
-        (None, {"text": ["a", "b"]}, "text[0]: a list; expected a string"),
-        (None, {"text": math.nan}, "The request body is not JSON"),
         ("pair", {"a": "x"}, "must have either 'instances' or 'inputs', or for one row only a, b"),
         (None, {"instances": [], "inputs": []}, "must have either 'instances' or 'inputs'"),
         (1, {"inputs": []}, "signature_name: 1; expected one of ids, large, pair"),
@@ -95,10 +82,7 @@ def test_other_texts_than_json_are_rejected(body: bytes):
         (None, {"instances": "a"}, "instances: expected a list of at least one row"),
         (None, {"instances": []}, "instances: expected a list of at least one row"),
         (None, {"instances": [1]}, "text[0]: 1; expected a string"),
-        (None, {"instances": ["a", None]}, "text[1]: null; expected a string"),
-        (None, {"instances": [{"text": {"x": 1}}]}, "text[0]: an object; expected a string"),
         (None, {"instances": [{"b64": "?"}]}, "text[0]: an object; expected a string, or bytes"),
-        (None, {"instances": ["b", ["c"]]}, "text[1]: a list; expected a string"),
         (
             None,
             {"instances": [{"text": "a"}, {"texts": "a"}]},
@@ -107,24 +91,12 @@ def test_other_texts_than_json_are_rejected(body: bytes):
         (None, {"instances": [{"é" * 400: "a"}]}, f"an object with {'é' * 200}...; expected"),
         (None, {"instances": [{"text": "a"}, "b"]}, 'instances[1]: "b"; expected an object'),
         (None, {"inputs": "a"}, "text: expected lists of equal length, 1 deep"),
-        ("pair", {"instances": ["a"]}, 'instances[0]: "a"; expected an object with a, b'),
-        ("pair", {"instances": [{"a": "x"}]}, "instances[0]: an object with a; expected"),
-        ("pair", {"inputs": ["a"]}, "inputs: found no object with all inputs; expected a, b"),
         ("pair", {"inputs": {"a": ["x"]}}, "inputs: found no object with all inputs; expected a"),
-        (
-            "pair",
-            {"inputs": {"a": ["x"], "b": []}},
-            "Inputs must have equal numbers of rows: a has 1, b has 0",
-        ),
+        ("pair", {"inputs": {"a": ["x"], "b": []}}, "equal numbers of rows: a has 1, b has 0"),
         ("words", {"inputs": [["a"], ["a", "b"]]}, "words: expected lists of equal length, 2 deep"),
-        ("words", {"inputs": [["a"], "b"]}, "words: expected lists of equal length, 2 deep"),
         ("words", {"inputs": ["b", ["a"]]}, "words: expected lists of equal length, 2 deep"),
         ("ids", {"inputs": {"ids": [[1.0]], "mask": []}}, "ids[0][0]: 1.0; expected a number of"),
-        (
-            "ids",
-            {"inputs": {"ids": [[1], [2**31]], "mask": []}},
-            "ids[1][0]: 2147483648; expected a number of type int32",
-        ),
+        ("ids", {"inputs": {"ids": [[1], [2**31]], "mask": []}}, "ids[1][0]: 2147483648; expect"),
         ("ids", {"inputs": {"ids": [[1, True]], "mask": []}}, "ids[0][1]: true; expected a numb"),
         ("large", {"inputs": [0] * 20_000 + ["a"]}, 'x[20000]: "a"; expected a number of type int'),
         ("large", {"inputs": [2**63]}, "x[0]: 9223372036854775808; expected a number of type int"),
@@ -144,30 +116,17 @@ def strings(*values: bytes) -> np.ndarray:
     return np.array(values, object)
 
 
-def test_outputs_are_encoded_by_row_and_by_column():
-    outputs = {"label": strings(b"x", b"y"), "ids": np.array([[1, 2], [3, 4]], np.int32)}
-    assert encode(True, **outputs) == {
-        "predictions": [{"ids": [1, 2], "label": "x"}, {"ids": [3, 4], "label": "y"}]
-    }
-    assert encode(False, **outputs) == {"outputs": {"ids": [[1, 2], [3, 4]], "label": ["x", "y"]}}
-    assert encode(False, x=np.zeros([0, 3]), y=np.zeros([0])) == {"outputs": {"x": [], "y": []}}
-
-
 def test_rows_name_the_probabilities_of_the_labels():
     probabilities = np.array([[0.1, 0.2, 0.7], [0.5, 0.0, 0.5]], np.float32)
     parts = encode_rows({"label": strings(b"c", b"a"), "probabilities": probabilities}, "abc")
     first, second = json.loads(b"".join(parts))["predictions"]
-    assert first["classes"] == [
-        {"label": "c", "score": 0.7},
-        {"label": "b", "score": 0.2},
-        {"label": "a", "score": 0.1},
-    ]
+    scores = [(each["label"], each["score"]) for each in first["classes"]]
+    assert scores == [("c", 0.7), ("b", 0.2), ("a", 0.1)]
     assert first["probabilities"] == [0.1, 0.2, 0.7]
     assert [each["label"] for each in second["classes"]] == ["a", "c", "b"]
     # Other labels than those of the probabilities, such as those of the words of a text.
-    (row, _) = json.loads(
-        b"".join(encode_rows({"x": np.arange(2), "probabilities": probabilities}, "ab"))
-    )["predictions"]
+    parts = encode_rows({"x": np.arange(2), "probabilities": probabilities}, "ab")
+    row = json.loads(b"".join(parts))["predictions"][0]
     assert "classes" not in row
 
 
@@ -195,8 +154,8 @@ def test_rows_have_no_padding():
     assert encode(True, **none)["predictions"] == [{"token_ids": [], "tokens": []}]
 
 
-def test_single_output_is_encoded_without_its_name():
-    assert encode(True, x=[True, False]) == {"predictions": [True, False]}
+def test_empty_outputs_and_bytes_that_are_not_utf8_are_encoded():
+    assert encode(False, x=np.zeros([0, 3]), y=np.zeros([0])) == {"outputs": {"x": [], "y": []}}
     assert encode(False, x=strings(b"a\xff")) == {"outputs": ["a\ufffd"]}
 
 
