@@ -37,11 +37,9 @@ def test_chief_is_the_first_worker():
     "variables",
     [
         {},
-        {"TF_CONFIG": "{"},
         environment({"worker": ["a:1"], "ps": ["b:1"]}),
         environment({"worker": ["a:1"]}, index=1),
         environment({"worker": ["a:1"]}, "evaluator"),
-        environment({"worker": ["a"]}),
         environment({"worker": ["a\0b:2222"]}),
         environment({"worker": ["a:1", "a:1"]}),
     ],
@@ -93,21 +91,8 @@ OWN = "{{node Cast}} /job:worker/replica:0/task:0/device:CPU:0"
 @pytest.mark.parametrize(
     ("error", "message", "lost"),
     [
-        (
-            tf.errors.UnavailableError,
-            "/job:worker/replica:0/task:1 unavailable: Connection refused",
-            "worker 1",
-        ),
-        (
-            tf.errors.InternalError,
-            f"{OWN} Collective ops is aborted by: /task:1 heartbeat timeout",
-            "worker 1",
-        ),
-        (
-            tf.errors.UnavailableError,
-            "task:1 called task:2: Connection timed out",
-            "another worker",
-        ),
+        (tf.errors.InternalError, f"{OWN} aborted by: /task:1 heartbeat timeout", "worker 1"),
+        (tf.errors.UnavailableError, "task:1 called task:2: timed out", "another worker"),
         (tf.errors.CancelledError, "Socket closed", "another worker"),
     ],
 )

@@ -59,7 +59,7 @@ FINE_TUNING = TrainingSettings(
 )
 
 
-def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **changes):
+def pretraining(strategy, data, output_dir, record=None, **changes):
     """Pre-trains on the records of a folder."""
     values = {
         "input_file": str(data / "records"),
@@ -71,7 +71,7 @@ def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **ch
         "eval_batch_size": 6,
     }
     settings = PretrainingSettings(**values | changes)
-    return pretrain([Phase(settings, training, record or {})], strategy, output_dir)
+    return pretrain([Phase(settings, TRAINING, record or {})], strategy, output_dir)
 
 
 def fine_tuning(strategy, data, output_dir):
