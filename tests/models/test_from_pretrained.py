@@ -131,7 +131,6 @@ def test_num_labels_is_read_required_and_checked(saved):
         (BertClassifier, BertTokenClassifier),
         (BertTokenClassifier, BertClassifier),
         (BertSpanLabeler, BertClassifier),
-        (BertClassifier, BertSpanLabeler),
         (BertPretrainer, BertTokenClassifier),
     ],
 )

@@ -2,7 +2,6 @@
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -15,36 +14,13 @@ from keras_bert.models.layers import (
     BertEmbeddings,
     Dropout,
     LayerNorm,
-    SplitDense,
-    replace_blocks_with,
 )
 
 SEEDS = np.arange(1000, 1024, dtype="int32")  # Consecutive seeds are the hardest case.
 SIZE = 20_000
 
 
-# --- activations, dense, LayerNorm ---
-
-
-X = np.random.default_rng(0).normal(size=(3, 4, 16)).astype("float32")
-
-
-def dense(dtype="float32"):
-    layer = SplitDense.of(8, 0.5, "dense", dtype)
-    layer.build((None, None, 16))
-    layer.bias.assign(np.arange(8) / 4)
-    return layer
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 0.06)])
-def test_dense_equals_keras_dense(dtype, tolerance):
-    layer, plain = dense(dtype), keras.layers.Dense(8, dtype=dtype)
-    plain.build((None, None, 16))
-    plain.set_weights(layer.get_weights())
-    y = layer(X)
-    assert y.dtype == layer.compute_dtype
-    expected = ops.cast(plain(X), "float32")
-    np.testing.assert_allclose(ops.cast(y, "float32"), expected, atol=tolerance)
+# --- LayerNorm ---
 
 
 def test_layer_norm_computes_in_float32_with_a_tiny_epsilon():
@@ -129,18 +105,6 @@ def test_dropout_is_applied_to_the_attention_probabilities():
     sums = np.asarray(layer(hidden, mask, np.array([1, 2], "int32"))).reshape(2, 5, 3, 4)
     assert np.ptp(sums, axis=-1).max() < 1e-6
     assert np.ptp(sums) > 0.5
-
-
-# --- functions that a training step replaces ---
-
-
-def test_encoder_calls_the_replacements_of_its_blocks():
-    encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
-    ones = keras.ops.ones((1, 4), "int32")
-    marked = []
-    with replace_blocks_with(lambda layer: marked.append(layer) or layer):
-        encoder({"input_ids": ones, "input_mask": ones, "segment_ids": ones})
-    assert marked == encoder.blocks
 
 
 # --- dropout: a pure function of (example seed, site, position) ---

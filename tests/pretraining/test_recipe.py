@@ -122,20 +122,15 @@ def test_scale_reduces_recipe_steps_but_not_command_line_steps(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e305, float("nan")])
-def test_invalid_scale_and_missing_file_are_rejected(tmp_path, scale):
+def test_invalid_scale_is_rejected(tmp_path, scale):
     with pytest.raises(InputError, match=re.escape(f"--recipe_scale={scale}: expected")):
         plan(write(tmp_path, RECIPE), scale)
-    with pytest.raises(InputError, match=r"nothing\.toml: cannot be read: No such file"):
-        plan(tmp_path / "nothing.toml")
 
 
 def test_paths_of_records_have_the_length_of_the_phase(tmp_path):
     path = write(tmp_path, RECIPE)
     phases = plan(path, input_file="a-{max_seq_length},b-{max_seq_length}")
     assert [p.settings.input_file for p in phases] == ["a-16,b-16", "a-32,b-32"]
-    message = r"--input_file=records: .*own\.toml have max_seq_length 16, 32; expected a path with"
-    with pytest.raises(InputError, match=message):
-        plan(path, input_file="records")
 
 
 def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
@@ -150,15 +145,10 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
     [
         ("[flags]", "[flags", r"own\.toml: is not valid TOML: .*line 4"),
         ("[flags]", "[flag]", r"own\.toml: unknown key flag; expected data, flags or phase"),
-        ("log_steps = 5", "log_step = 5", r"own\.toml: flags: log_step is not a flag that"),
         ("log_steps = 7", "output_dir = 'x'", r"own\.toml: phase 2: output_dir is not a flag that"),
         ("log_steps = 7", "log_steps = '7'", r"phase 2: log_steps is '7'; expected a whole number"),
         ("masked_lm_prob", "mask_prob", r"own\.toml: data: mask_prob is not a flag that"),
-        (
-            "= 0.2",
-            "= 1.2",
-            r"own\.toml: data: masked_lm_prob is 1.2; expected a finite",
-        ),
+        ("= 0.2", "= 1.2", r"own\.toml: data: masked_lm_prob is 1.2; expected a finite"),
         ("num_train_steps = 300", "", r"own\.toml: phase 1: num_train_steps is missing"),
         (
             "data = {max_seq_length = 16, max_predictions_per_seq = 3}",
@@ -168,7 +158,6 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
         ("num_train_steps = 300", "continue_optimizer = true", r"phase 1: continue_optimizer is"),
         (RECIPE, "", r"own\.toml: has no \[\[phase\]\]"),
         (RECIPE, "phase = [3]", r"own\.toml: phase 1 is 3; expected a table"),
-        (RECIPE, "flags = 3\n[[phase]]", r"own\.toml: flags is 3; expected a table"),
     ],
 )
 def test_invalid_recipe_is_rejected_with_file_and_key(tmp_path, old, new, message):

@@ -81,11 +81,10 @@ def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"counts": None}, "counts "),
         ({"settings": {}}, "settings has no 'do_lower_case'"),
         ({"shards": [SHARD, SHARD | {"rows": "3"}]}, r"shards\[1\].rows is '3'"),
         ({"settings": MANIFEST["settings"] | {"next_sentence": "no"}}, "next_sentence is 'no'"),
-        ({"settings": MANIFEST["settings"] | {"ngram": True}}, "settings.ngram is True"),
+        ({"settings": MANIFEST["settings"] | {"strip_accents": "no"}}, "strip_accents is 'no'"),
     ],
     ids=str,
 )
