@@ -74,18 +74,11 @@ def check_packed_outputs(outputs, golden, packed):
     outputs = {name: np.asarray(value) for name, value in outputs.items()}
     for row, examples in enumerate(ROWS):
         for number, example in enumerate(examples):
-            columns = packed["example_ids"][row] == number + 1
-            for ours, theirs in (
-                (
-                    outputs["sequence_output"][row, columns],
-                    golden["sequence_output"][example, : columns.sum()],
-                ),
-                (
-                    outputs["next_sentence_logits"][row, number],
-                    golden["next_sentence_logits"][example],
-                ),
-            ):
-                np.testing.assert_allclose(ours, theirs, atol=1e-5)
+            ours = outputs["sequence_output"][row, packed["example_ids"][row] == number + 1]
+            theirs = golden["sequence_output"][example, : len(ours)]
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+            ours = outputs["next_sentence_logits"][row, number]
+            np.testing.assert_allclose(ours, golden["next_sentence_logits"][example], atol=1e-5)
         slots = [(e, p) for e in examples for p in np.flatnonzero(golden["masked_lm_weights"][e])]
         for slot, (example, prediction) in enumerate(slots):
             theirs = golden["masked_lm_logits"][example, prediction]

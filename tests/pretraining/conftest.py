@@ -54,6 +54,14 @@ def write_dataset():
     return write
 
 
+def edit_manifest(folder: Path, change) -> Path:
+    """Applies a function to the manifest of records; returns their folder."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
 def _document(rng: np.random.Generator) -> list[bytes]:
     """Returns two to four sentences of two to six words."""
     return [

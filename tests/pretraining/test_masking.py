@@ -177,23 +177,6 @@ def test_ngram_lengths_are_drawn_with_probability_proportional_to_1_over_n(
     assert stats.chisquare(*zip(*counts, strict=True)).pvalue > 1e-4
 
 
-def test_continuation_at_the_start_of_a_segment_starts_a_word():
-    """In [CLS] a ##b [SEP] ##c ##d [SEP], Google joins ##c ##d to the word `a ##b`; we do not."""
-    ids = [[CLS, WHOLE, CONTINUED, SEP, CONTINUED, CONTINUED, SEP]] * 50
-    chosen = choose(ids, masking(2, 0.3, whole_words=True))
-    rows = {tuple(row.nonzero()[0].tolist()) for row in chosen}
-    assert rows == {(1, 2), (4, 5)}
-
-
-def test_words_and_ngrams_do_not_cross_examples():
-    """In ... [SEP] [CLS] ##x, the next example of the row starts a new word."""
-    ids = np.tile([CLS, WHOLE, SEP, CLS, CONTINUED, SEP], (50, 1))
-    example_ids = np.tile([1, 1, 1, 2, 2, 2], (50, 1))
-    how = masking(6, 0.3, whole_words=True, ngram=3)
-    masked = mask_examples(ids, ids != PAD, how, np.random.default_rng(0), example_ids)
-    assert chosen_of(masked).sum(axis=1).tolist() == [2] * 50
-
-
 def fates(ids, prob, seed):
     """Returns the original and the new ids at the chosen positions."""
     how = masking(ids.shape[1], prob)

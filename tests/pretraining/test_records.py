@@ -66,21 +66,15 @@ def test_folder_given_several_times_counts_once(tmp_path, write_records, monkeyp
     assert (data.files, data.counts) == (["k1/a.tfrecord"], [4])
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("{}/nothing*", "--eval_file: no record files match '.*nothing"),
-        (" , ", "contains no paths"),
-    ],
-)
-def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
-    with pytest.raises(InputError, match=expected):
-        find_record_files(value.format(tmp_path), "eval_file")
+def test_list_without_paths_is_rejected():
+    with pytest.raises(InputError, match="--eval_file=' , ': contains no paths"):
+        find_record_files(" , ", "eval_file")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"version": VERSION + 1}, "has format "),
         ({"settings": {}}, "settings has no 'do_lower_case'"),
         ({"shards": [SHARD, SHARD | {"rows": "3"}]}, r"shards\[1\].rows is '3'"),
         ({"settings": MANIFEST["settings"] | {"next_sentence": "no"}}, "next_sentence is 'no'"),
@@ -91,12 +85,6 @@ def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
 def test_manifest_with_invalid_fields_is_rejected(tmp_path, change, message):
     folder = make(tmp_path / "a", MANIFEST | change)
     with pytest.raises(InputError, match=rf"a/manifest\.json: {message}.*; expected"):
-        find_record_files(str(folder))
-
-
-def test_manifest_of_another_version_is_rejected(tmp_path):
-    folder = make(tmp_path / "a", MANIFEST | {"version": VERSION + 1})
-    with pytest.raises(InputError, match=r"manifest\.json: has format .*; expected a manifest of"):
         find_record_files(str(folder))
 
 

@@ -22,14 +22,15 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
+from tests.pretraining.conftest import edit_manifest
 
 CONFIG = BertConfig(50, 8, 1, 1, 8, max_position_embeddings=16)
 
 
-def make_dataset(folder, write_dataset, words="word", length=16):
+def make_dataset(folder, write_dataset, words="word", max_seq_length=16, **settings):
     """Writes records of a cased vocabulary of 50 tokens."""
-    sizes = {"max_seq_length": length, "max_predictions_per_seq": 3}
-    write_dataset(folder, documents=12, num_shards=1, do_lower_case=False, **sizes)
+    settings |= {"max_seq_length": max_seq_length, "max_predictions_per_seq": 3}
+    write_dataset(folder, documents=12, num_shards=1, do_lower_case=False, **settings)
     return set_vocab(folder, [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))])
 
 
@@ -95,12 +96,16 @@ INVALID = {
         lambda records, config, other: {"input_file": f"{records},{other(words='Wort')}"},
         "records/vocab.txt: the sha256 of the vocabulary is .*, as in .*other/vocab.txt",
     ),
+    "held-out next sentences": (
+        lambda records, config, other: {"eval_file": other(next_sentence="order")},
+        "other.* next_sentence is order; expected random, as in .*records",
+    ),
     "casing of the flag": (
         lambda records, config, other: {"do_lower_case": True},
         "records: do_lower_case is False; expected True, as in --do_lower_case",
     ),
     "length": (
-        lambda records, config, other: {"input_file": other(length=32)},
+        lambda records, config, other: {"input_file": other(max_seq_length=32)},
         "max_seq_length 32, but the model has only 16 positions",
     ),
     "damaged shard": (
@@ -151,9 +156,7 @@ def test_changed_config_and_records_change_the_record_of_the_run(records, config
     before = find_inputs(settings).record()
     assert (before["max_seq_length"], before["max_predictions_per_seq"]) == (16, 3)
     replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
-    manifest = json.loads((records / "manifest.json").read_text())
-    manifest["shards"][0]["sha256"] = "another"
-    (records / "manifest.json").write_text(json.dumps(manifest))
+    edit_manifest(records, lambda manifest: manifest["shards"][0].update(sha256="another"))
     after = find_inputs(settings).record()
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"config", "data_fingerprint", "eval_fingerprint"}
@@ -185,18 +188,13 @@ def set_vocab(folder, tokens):
     """Replaces the vocabulary of records; returns their folder."""
     content = "".join(f"{token}\n" for token in tokens)
     (folder / "vocab.txt").write_text(content)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["vocab"]["sha256"] = hashlib.sha256(content.encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+    checksum = hashlib.sha256(content.encode()).hexdigest()
+    return edit_manifest(folder, lambda manifest: manifest["vocab"].update(sha256=checksum))
 
 
 def change_settings(folder, **settings):
     """Changes settings in the manifest of records; returns their folder."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["settings"] |= settings
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+    return edit_manifest(folder, lambda manifest: manifest["settings"].update(settings))
 
 
 def test_records_and_checkpoint_must_share_the_tokenizer(tmp_path, records, config_file, other):
@@ -240,31 +238,27 @@ def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records
 
 def test_default_tokenizer_settings_resume_runs_of_earlier_versions(tmp_path, records, config_file):
     """Covers manifests with and without the settings, whose default values are not recorded."""
-    manifest = json.loads((records / "manifest.json").read_text())
-    for name in ("strip_accents", "tokenize_chinese_chars"):
-        del manifest["settings"][name]
-    (records / "manifest.json").write_text(json.dumps(manifest))
+    names = ("strip_accents", "tokenize_chinese_chars")
+    edit_manifest(records, lambda manifest: [manifest["settings"].pop(name) for name in names])
     settings = PretrainingSettings(str(records), bert_config=str(config_file))
     before = find_inputs(settings).record()
-    assert not {"strip_accents", "tokenize_chinese_chars"} & {*before}
+    assert not {*names} & {*before}
     change_settings(records, strip_accents=False, tokenize_chinese_chars=True)
     assert find_inputs(settings).record() == before
 
 
-@pytest.mark.parametrize(("words", "is_lower"), [("word", True), ("Wort", False)])
 def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
-    tmp_path, write_records, config_file, caplog, words, is_lower
+    tmp_path, write_records, config_file, caplog
 ):
     path = write_records(tmp_path / "a.tfrecord", 2)
     vocab_file = tmp_path / "vocab.txt"
-    vocab_file.write_text("\n".join([*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]))
+    vocab_file.write_text("\n".join([*SPECIAL_TOKENS, *(f"Wort{i}" for i in range(45))]))
     settings = PretrainingSettings(
         str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
     )
     with caplog.at_level("INFO", "absl"):
-        assert find_inputs(settings).tokenizer_settings == TokenizerSettings(is_lower)
-    message = f"inferred from the tokens of {vocab_file}: --do_lower_case={str(is_lower).lower()}"
-    assert message in caplog.text
+        assert find_inputs(settings).tokenizer_settings == TokenizerSettings(False)
+    assert f"inferred from the tokens of {vocab_file}: --do_lower_case=false" in caplog.text
 
 
 @pytest.mark.slow

@@ -92,38 +92,12 @@ def test_run_without_next_sentences(tmp_path, write_dataset, kind, changes, pred
         assert np.array_equal(value, untrained[name]) == name.startswith(UNPREDICTED), name
 
 
-def test_held_out_records_may_differ_in_packing_and_masking(tmp_path, write_dataset):
-    records = write_dataset(tmp_path / "records", dynamic=True, pack=True)
-    held_out = write_dataset(tmp_path / "held_out", corpus_seed=1)
-    inputs = find_inputs(make_settings(tmp_path, records, eval_file=str(held_out)))
-    assert inputs.data.pack
-    assert not inputs.held_out.pack
-
-
-def test_held_out_records_with_another_next_sentence_are_rejected(tmp_path, write_dataset):
-    records = write_dataset(tmp_path / "records")
-    held_out = write_dataset(tmp_path / "held_out", next_sentence="order")
-    with pytest.raises(
-        InputError, match=r"held_out.* next_sentence is order; expected random, as in .*records"
-    ):
-        run(tmp_path, records, eval_file=str(held_out))
-    assert not (tmp_path / "out").exists()
-
-
 # --- objectives ---
 
 
 @pytest.fixture
 def settings(tmp_path, write_dataset):
     return make_settings(tmp_path, write_dataset(tmp_path / "records", documents=8), eval_file="")
-
-
-@pytest.mark.parametrize(
-    ("kind", "objective"), [({}, "mlm_nsp"), ({"next_sentence": "none"}, "mlm")]
-)
-def test_default_objective_follows_the_records(settings, tmp_path, write_dataset, kind, objective):
-    data = write_dataset(tmp_path / "other", documents=8, **kind)
-    assert find_inputs(replace(settings, input_file=str(data))).objective == objective
 
 
 def test_missing_next_sentences_are_rejected(settings, tmp_path, write_dataset):

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,11 +12,8 @@ from keras_bert.training.cluster import (
     Cluster,
     _convert_lost_worker_errors,
     _sum_of_firsts,
-    all_sum,
-    check_agreement,
     join,
     read_cluster,
-    share_of,
 )
 
 ONE = tf.distribute.get_strategy()
@@ -70,13 +66,6 @@ def test_port_in_use_raises_an_error():
             InUse, match=f"cannot listen on its port {port}: Address already in use"
         ):
             join(Cluster((f"localhost:{port}", "localhost:1"), 0), timeout=1)
-
-
-def test_one_process_is_a_cluster_of_one(mirrored):
-    for strategy in (ONE, mirrored):
-        assert share_of(strategy) == (0, 1)
-        assert all_sum(strategy)(np.array([2.0])) == 2.0
-        check_agreement(strategy, {"a": 1})
 
 
 def test_only_one_device_of_each_worker_contributes_to_a_sum(mirrored):

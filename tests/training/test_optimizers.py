@@ -27,6 +27,7 @@ from keras_bert.training.optimizers import (
     layer_decay_multipliers,
     round_stochastically,
 )
+from keras_bert.training.step import apply_adam
 from tests.training import reference
 
 # --- clipping ---
@@ -248,6 +249,21 @@ def test_one_device_equals_the_reference(rule, jit_compile):
     for ids, targets in reference.batches():
         step(ids, targets)
     assert reference.distance(model.get_weights(), reference.train(rule)) < 1e-6
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adamw_corrected"])
+def test_kernel_of_adam_equals_the_reference(rule):
+    """Scales the gradients; the rate is twice as high as usual, with a multiplier of 0.5."""
+    model, optimizer = reference.build(rule, learning_rate_multipliers=[("", 0.5)])
+    for ids, targets in reference.batches():
+        found = reference.gradients(model.get_weights(), ids, targets)
+        gradients = [tf.constant(2 * gradient, tf.float32) for gradient in found]
+        scale = 0.5 * clip_scale(0.5 * global_norm(gradients))
+        rate = 2.0 * tf.convert_to_tensor(optimizer.learning_rate)
+        apply_adam(optimizer, gradients, model.trainable_variables, scale, rate)
+        optimizer.iterations.assign_add(1)
+    # The kernel computes 1 - beta_2 in float32, with a relative error of 1e-5 in the moments.
+    assert reference.distance(model.get_weights(), reference.train(rule)) < 1e-5
 
 
 # --- the schedule ---
