@@ -47,15 +47,10 @@ IDS = np.array([[1, 5, 5, 0], [2, 3, 9, 9]], "int32")
 SEGMENTS = np.array([[0, 0, 1, 1], [0, 1, 1, 0]], "int32")
 
 
-@pytest.fixture
-def embeddings():
+def test_dropout_of_the_embeddings_is_applied_last():
     config = BertConfig(10, 8, 1, 2, max_position_embeddings=6, hidden_dropout_prob=0.5)
-    layer = BertEmbeddings(config, name="embeddings")
-    layer.build()
-    return layer
-
-
-def test_dropout_of_the_embeddings_is_applied_last(embeddings):
+    embeddings = BertEmbeddings(config)
+    embeddings.build()
     dropped = np.asarray(embeddings(IDS, SEGMENTS, np.array([3, 4], "int32")))
     whole = np.asarray(embeddings(IDS, SEGMENTS))
     assert 0 < (dropped == 0).mean() < 1
@@ -86,17 +81,10 @@ def test_tables_are_initialized_from_different_truncated_normals():
 # --- attention ---
 
 
-def attention(dtype="float32", rate=0.0):
-    config = BertConfig(
-        1, 12, num_attention_heads=3, attention_probs_dropout_prob=rate, initializer_range=0.5
-    )
-    layer = SelfAttention(config, 1, name="self", dtype=dtype)
-    layer.build((None, None, 12))
-    return layer
-
-
 def test_dropout_is_applied_to_the_attention_probabilities():
-    layer = attention(rate=0.5)
+    config = BertConfig(1, 12, num_attention_heads=3, attention_probs_dropout_prob=0.5)
+    layer = SelfAttention(config, 1)
+    layer.build((None, None, 12))
     # If all values are one, each context is twice the sum of the probabilities that remain.
     layer.value.kernel.assign(np.zeros((12, 12)))
     layer.value.bias.assign(np.ones(12))

@@ -45,18 +45,14 @@ def make_model(dtype="float32"):
     return BertPretrainer(CONFIG, dtype=dtype)
 
 
-def gradients(model, rows, compile_with, twice, fully_compiled=False):
+def gradients(model, rows, compile_with, twice):
     """Returns the gradient of the sum of squared logits by path, with dropout."""
     variables = model.trainable_variables
 
     def backward(inputs):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            with (
-                recomputing(model, fully_compiled=fully_compiled)
-                if twice
-                else contextlib.nullcontext()
-            ):
+            with recomputing(model, fully_compiled=False) if twice else contextlib.nullcontext():
                 outputs = model(inputs, training=True)
             loss = tf.add_n([tf.reduce_sum(logits**2) for logits in outputs.values()])
         found = tape.gradient(loss, variables, unconnected_gradients="zero")
