@@ -151,6 +151,17 @@ def test_attention_has_a_dropout_rate_of_its_own(folder, settings, expected):
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == expected
 
 
+def test_float16_has_a_loss_scale_and_moments_may_be_bfloat16(folder):
+    """test_step.py trains in float16, test_checkpoint.py saves bfloat16 moments."""
+    types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
+    phase = phase_run(folder, 1, folder / "16.tfrecord", **types)
+    state = make_state(phase, find_inputs(phase.settings), make_strategy())
+    assert state.model.compute_dtype == "float16"
+    assert state.loss_scale is not None
+    moments = [v for v in state.optimizer.variables if v.path.endswith("_m")]
+    assert {v.dtype for v in moments} == {"bfloat16"}
+
+
 @pytest.mark.slow
 def test_training_dropout_is_not_saved_in_the_model_config(tmp_path, folder, finished):
     run(tmp_path, phase_run(folder, 1, folder / "16.tfrecord", dropout_prob=0.0))

@@ -32,10 +32,6 @@ def cost(phase, devices=1):
     return estimate(phase, None, devices)
 
 
-def phases_of(name, **given):
-    return plan(next(path for path in RECIPES if path.stem == name), **given)
-
-
 def test_recipe_may_start_with_a_byte_order_mark(tmp_path):
     content = RECIPES[0].read_bytes()
     path = tmp_path / RECIPES[0].name
@@ -54,7 +50,7 @@ def test_each_recipe_is_planned_on_several_devices_with_its_data_command(path):
 
 @pytest.mark.parametrize("name", ["bert-base", "bert-large"])
 def test_paper_recipe_has_90_percent_of_steps_at_128_and_10_at_512(name):
-    short, long = phases_of(name)
+    short, long = plan(name)
     assert [p.record["num_train_steps"] for p in (short, long)] == [900_000, 100_000]
     assert [p.record["max_seq_length"] for p in (short, long)] == [128, 512]
     assert [p.record["schedule_steps"] for p in (short, long)] == [1_000_000] * 2
@@ -63,7 +59,7 @@ def test_paper_recipe_has_90_percent_of_steps_at_128_and_10_at_512(name):
 
 
 def test_lamb_takes_8599_steps_and_warms_up_twice():
-    phases = phases_of("bert-large-lamb")
+    phases = plan("bert-large-lamb")
     assert sum(p.record["num_train_steps"] for p in phases) == 8599
     assert [p.record["train_batch_size"] for p in phases] == [65_536, 32_768]
     assert [p.record["schedule_steps"] for p in phases] == [7038, 1561]
@@ -71,11 +67,11 @@ def test_lamb_takes_8599_steps_and_warms_up_twice():
 
 
 def test_budget_is_one_day_at_125_teraflops():
-    (phase,) = phases_of("budget-24h")
+    (phase,) = plan("budget-24h")
     assert cost(phase)["flop"] == pytest.approx(125e12 * 86_400, rel=0.03)
     tokens = cost(phase)["tokens"]
-    (path,) = (path for path in RECIPES if path.stem == "budget-24h")
-    assert f"One epoch needs {tokens / 1e9:.1f} billion tokens" in path.read_text()
+    text = (RECIPES[0].parent / "budget-24h.toml").read_text()
+    assert f"One epoch needs {tokens / 1e9:.1f} billion tokens" in text
 
 
 RECIPE = """
@@ -105,7 +101,7 @@ def test_command_line_overrides_phase_and_phase_overrides_shared_flags(tmp_path)
 
 def test_initial_checkpoint_provides_its_config():
     def configs(**given):
-        return {phase.record["bert_config"] for phase in phases_of("bert-base", **given)}
+        return {phase.record["bert_config"] for phase in plan("bert-base", **given)}
 
     assert configs() == {"base"}
     assert configs(init_checkpoint="out") == {""}

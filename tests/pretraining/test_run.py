@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
@@ -51,17 +50,6 @@ def run(tmp_path, **settings):
     settings = PretrainingSettings(**{"num_warmup_steps": 0, "eval_batch_size": 4} | settings)
     training = TrainingSettings(num_train_steps=2, train_batch_size=4, jit_compile=False)
     return pretrain([Phase(settings, training)], make_strategy(), tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, records, config_file):
-    types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
-    run(tmp_path, input_file=records, bert_config=config_file, **types)
-    (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line)["loss_scale"] == 2.0**15
-    state = load_file(tmp_path / "out/checkpoints/step-00000002/optimizer.safetensors")
-    assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
-    assert state["adam_weight_decay/good_steps"] == 2
 
 
 def damage(folder, name):

@@ -39,7 +39,7 @@ def make_settings(folder, records, **changes):
     return replace(settings, **changes)
 
 
-def run(tmp_path, records, out="out", steps=3, **changes):
+def run(tmp_path, records, steps=3, **changes):
     training = TrainingSettings(
         num_train_steps=steps,
         train_batch_size=4,
@@ -47,7 +47,7 @@ def run(tmp_path, records, out="out", steps=3, **changes):
         jit_compile=False,
     )
     phase = Phase(make_settings(tmp_path, records, **changes), training)
-    return pretrain([phase], make_strategy(), tmp_path / out)
+    return pretrain([phase], make_strategy(), tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainSt
 from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
+from tests.training.reference import largest_difference
 
 CONFIG = BertConfig(50, 16, 1, 2, 32, max_position_embeddings=32)
 STEPS = 20
@@ -93,11 +94,6 @@ def facts(folder):
 def result(folder, case):
     stored = dict(np.load(folder / f"{case}.npz"))
     return StepMetrics(*(stored.pop(f"metrics/{name}") for name in StepMetrics._fields)), stored
-
-
-def largest_difference(one, two):
-    assert one.keys() == two.keys()
-    return max(np.abs(one[name] - two[name]).max() for name in one)
 
 
 def test_losses_equal_tensorflow_over_20_steps_with_dropout(folder):

@@ -30,20 +30,12 @@ class PairObjective(Objective):
 OBJECTIVE = PairObjective()
 
 
-def steps(*losses, norm=1.0, rate=1e-4):
+def steps(*losses):
     """Returns the metrics of steps of 8 rows, 40 tokens and 1000 FLOP."""
     ones = np.ones(len(losses))
-    norms = np.where(np.isfinite(losses), norm, np.inf)
-    return StepMetrics(
-        np.array([losses]).T,
-        ones[:, None],
-        40 * ones,
-        8 * ones,
-        1e3 * ones,
-        ones,
-        norms,
-        rate * ones,
-    )
+    counts = 40 * ones, 8 * ones, 1e3 * ones
+    norms = np.where(np.isfinite(losses), 1.0, np.inf)
+    return StepMetrics(np.array([losses]).T, ones[:, None], *counts, ones, norms, 1e-4 * ones)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay, LossScale
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
+from tests.training.reference import largest_difference
 
 CONFIG = BertConfig(50, 16, 1, 2, 32, max_position_embeddings=32)
 STEPS = 5
@@ -50,11 +51,6 @@ def train(data, strategy=None, dtype="float32", clip=1.0, change=dict, xla=False
 @pytest.fixture(scope="module")
 def reference(data):
     return train(data)
-
-
-def largest_difference(one, two):
-    assert one.keys() == two.keys()
-    return max(np.abs(one[name] - two[name]).max() for name in one)
 
 
 def assert_close(metrics, expected, rtol):
