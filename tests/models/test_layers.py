@@ -2,7 +2,6 @@
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -15,36 +14,13 @@ from keras_bert.models.layers import (
     BertEmbeddings,
     Dropout,
     LayerNorm,
-    SplitDense,
-    replace_blocks_with,
 )
 
 SEEDS = np.arange(1000, 1024, dtype="int32")  # Consecutive seeds are the hardest case.
 SIZE = 20_000
 
 
-# --- activations, dense, LayerNorm ---
-
-
-X = np.random.default_rng(0).normal(size=(3, 4, 16)).astype("float32")
-
-
-def dense(dtype="float32"):
-    layer = SplitDense.of(8, 0.5, "dense", dtype)
-    layer.build((None, None, 16))
-    layer.bias.assign(np.arange(8) / 4)
-    return layer
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 0.06)])
-def test_dense_equals_keras_dense(dtype, tolerance):
-    layer, plain = dense(dtype), keras.layers.Dense(8, dtype=dtype)
-    plain.build((None, None, 16))
-    plain.set_weights(layer.get_weights())
-    y = layer(X)
-    assert y.dtype == layer.compute_dtype
-    expected = ops.cast(plain(X), "float32")
-    np.testing.assert_allclose(ops.cast(y, "float32"), expected, atol=tolerance)
+# --- LayerNorm ---
 
 
 def test_layer_norm_computes_in_float32_with_a_tiny_epsilon():
@@ -71,15 +47,10 @@ IDS = np.array([[1, 5, 5, 0], [2, 3, 9, 9]], "int32")
 SEGMENTS = np.array([[0, 0, 1, 1], [0, 1, 1, 0]], "int32")
 
 
-@pytest.fixture
-def embeddings():
+def test_dropout_of_the_embeddings_is_applied_last():
     config = BertConfig(10, 8, 1, 2, max_position_embeddings=6, hidden_dropout_prob=0.5)
-    layer = BertEmbeddings(config, name="embeddings")
-    layer.build()
-    return layer
-
-
-def test_dropout_of_the_embeddings_is_applied_last(embeddings):
+    embeddings = BertEmbeddings(config)
+    embeddings.build()
     dropped = np.asarray(embeddings(IDS, SEGMENTS, np.array([3, 4], "int32")))
     whole = np.asarray(embeddings(IDS, SEGMENTS))
     assert 0 < (dropped == 0).mean() < 1
@@ -110,17 +81,10 @@ def test_tables_are_initialized_from_different_truncated_normals():
 # --- attention ---
 
 
-def attention(dtype="float32", rate=0.0):
-    config = BertConfig(
-        1, 12, num_attention_heads=3, attention_probs_dropout_prob=rate, initializer_range=0.5
-    )
-    layer = SelfAttention(config, 1, name="self", dtype=dtype)
-    layer.build((None, None, 12))
-    return layer
-
-
 def test_dropout_is_applied_to_the_attention_probabilities():
-    layer = attention(rate=0.5)
+    config = BertConfig(1, 12, num_attention_heads=3, attention_probs_dropout_prob=0.5)
+    layer = SelfAttention(config, 1)
+    layer.build((None, None, 12))
     # If all values are one, each context is twice the sum of the probabilities that remain.
     layer.value.kernel.assign(np.zeros((12, 12)))
     layer.value.bias.assign(np.ones(12))
@@ -129,18 +93,6 @@ def test_dropout_is_applied_to_the_attention_probabilities():
     sums = np.asarray(layer(hidden, mask, np.array([1, 2], "int32"))).reshape(2, 5, 3, 4)
     assert np.ptp(sums, axis=-1).max() < 1e-6
     assert np.ptp(sums) > 0.5
-
-
-# --- functions that a training step replaces ---
-
-
-def test_encoder_calls_the_replacements_of_its_blocks():
-    encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
-    ones = keras.ops.ones((1, 4), "int32")
-    marked = []
-    with replace_blocks_with(lambda layer: marked.append(layer) or layer):
-        encoder({"input_ids": ones, "input_mask": ones, "segment_ids": ones})
-    assert marked == encoder.blocks
 
 
 # --- dropout: a pure function of (example seed, site, position) ---

@@ -1,6 +1,5 @@
 """Networks and batches that cannot fit in memory are rejected before they are allocated."""
 
-import contextlib
 from types import SimpleNamespace
 
 import keras
@@ -22,9 +21,7 @@ def test_number_of_weights_equals_that_of_the_encoder():
     "sizes",
     [
         {"hidden_size": 2 * 10**9, "num_attention_heads": 1},
-        {"intermediate_size": 2**31 - 1},
         {"vocab_size": 2**31 - 1},
-        {"max_position_embeddings": 2**31 - 1},
         {"num_hidden_layers": 1000, "hidden_size": 12_000},
     ],
 )
@@ -59,20 +56,21 @@ def test_batch_larger_than_the_memory_is_rejected_on_a_cpu(monkeypatch):
     check_batch_fits(base, 4096, 512, "--batch_size=4096")  # TensorFlow does not know the limit.
 
 
-@pytest.mark.parametrize("limit", [None, 40 * 10**9, 4 * 10**9])
-def test_limit_of_a_batch_on_accelerators_is_their_memory_with_jax(monkeypatch, limit):
+def test_limit_of_a_batch_on_accelerators_is_their_memory_with_jax(monkeypatch):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    gpu = SimpleNamespace(memory_stats=lambda: limit and {"bytes_limit": limit})
-    monkeypatch.setattr(jax, "local_devices", lambda: [gpu, gpu])
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     monkeypatch.setattr(keras.distribution, "list_devices", lambda: ["gpu:0", "gpu:1"])
     monkeypatch.setattr(memory, "available_memory", lambda: 1)
-    base, fits = BertConfig.from_json("base"), limit != 4 * 10**9
-    expectation = contextlib.nullcontext()
-    if not fits:
-        expectation = pytest.raises(InputError, match=r"19\.3 GB in each layer, but 8\.0 GB of mem")
-    with expectation:
-        check_batch_fits(base, 4096, 512, "--batch_size=4096")
+
+    def check(limit):
+        gpu = SimpleNamespace(memory_stats=lambda: limit and {"bytes_limit": limit})
+        monkeypatch.setattr(jax, "local_devices", lambda: [gpu, gpu])
+        check_batch_fits(BertConfig.from_json("base"), 4096, 512, "--batch_size=4096")
+
+    check(None)
+    check(40 * 10**9)
+    with pytest.raises(InputError, match=r"19\.3 GB in each layer, but 8\.0 GB of mem"):
+        check(4 * 10**9)
 
 
 # --- memory of the host ---

@@ -18,7 +18,7 @@ def write_dataset():
     from data_tools.settings import Settings
     from data_tools.shards import write_shard_of
 
-    def write(folder: Path, documents: int = 60, corpus_seed: int = 0, **settings) -> Path:
+    def write(folder: Path, documents: int = 60, **settings) -> Path:
         settings = {
             "max_seq_length": 32,
             "max_predictions_per_seq": 6,
@@ -30,7 +30,7 @@ def write_dataset():
         folder.mkdir(parents=True)
         vocab = "".join(f"{token}\n" for token in VOCAB)
         (folder / "vocab.txt").write_text(vocab)
-        rng = np.random.default_rng(corpus_seed)
+        rng = np.random.default_rng(0)
         shards = []
         for index in range(dataset_settings.num_shards):
             corpus = [_document(rng) for _ in range(documents // dataset_settings.num_shards)]
@@ -52,6 +52,14 @@ def write_dataset():
         return folder
 
     return write
+
+
+def edit_manifest(folder: Path, change) -> Path:
+    """Applies a function to the manifest of records; returns their folder."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
 
 
 def _document(rng: np.random.Generator) -> list[bytes]:

@@ -32,10 +32,6 @@ def cost(phase, devices=1):
     return estimate(phase, None, devices)
 
 
-def phases_of(name, **given):
-    return plan(next(path for path in RECIPES if path.stem == name), **given)
-
-
 def test_recipe_may_start_with_a_byte_order_mark(tmp_path):
     content = RECIPES[0].read_bytes()
     path = tmp_path / RECIPES[0].name
@@ -54,7 +50,7 @@ def test_each_recipe_is_planned_on_several_devices_with_its_data_command(path):
 
 @pytest.mark.parametrize("name", ["bert-base", "bert-large"])
 def test_paper_recipe_has_90_percent_of_steps_at_128_and_10_at_512(name):
-    short, long = phases_of(name)
+    short, long = plan(name)
     assert [p.record["num_train_steps"] for p in (short, long)] == [900_000, 100_000]
     assert [p.record["max_seq_length"] for p in (short, long)] == [128, 512]
     assert [p.record["schedule_steps"] for p in (short, long)] == [1_000_000] * 2
@@ -63,7 +59,7 @@ def test_paper_recipe_has_90_percent_of_steps_at_128_and_10_at_512(name):
 
 
 def test_lamb_takes_8599_steps_and_warms_up_twice():
-    phases = phases_of("bert-large-lamb")
+    phases = plan("bert-large-lamb")
     assert sum(p.record["num_train_steps"] for p in phases) == 8599
     assert [p.record["train_batch_size"] for p in phases] == [65_536, 32_768]
     assert [p.record["schedule_steps"] for p in phases] == [7038, 1561]
@@ -71,11 +67,11 @@ def test_lamb_takes_8599_steps_and_warms_up_twice():
 
 
 def test_budget_is_one_day_at_125_teraflops():
-    (phase,) = phases_of("budget-24h")
+    (phase,) = plan("budget-24h")
     assert cost(phase)["flop"] == pytest.approx(125e12 * 86_400, rel=0.03)
     tokens = cost(phase)["tokens"]
-    (path,) = (path for path in RECIPES if path.stem == "budget-24h")
-    assert f"One epoch needs {tokens / 1e9:.1f} billion tokens" in path.read_text()
+    text = (RECIPES[0].parent / "budget-24h.toml").read_text()
+    assert f"One epoch needs {tokens / 1e9:.1f} billion tokens" in text
 
 
 RECIPE = """
@@ -105,7 +101,7 @@ def test_command_line_overrides_phase_and_phase_overrides_shared_flags(tmp_path)
 
 def test_initial_checkpoint_provides_its_config():
     def configs(**given):
-        return {phase.record["bert_config"] for phase in phases_of("bert-base", **given)}
+        return {phase.record["bert_config"] for phase in plan("bert-base", **given)}
 
     assert configs() == {"base"}
     assert configs(init_checkpoint="out") == {""}
@@ -122,27 +118,15 @@ def test_scale_reduces_recipe_steps_but_not_command_line_steps(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e305, float("nan")])
-def test_invalid_scale_and_missing_file_are_rejected(tmp_path, scale):
+def test_invalid_scale_is_rejected(tmp_path, scale):
     with pytest.raises(InputError, match=re.escape(f"--recipe_scale={scale}: expected")):
         plan(write(tmp_path, RECIPE), scale)
-    with pytest.raises(InputError, match=r"nothing\.toml: cannot be read: No such file"):
-        plan(tmp_path / "nothing.toml")
 
 
 def test_paths_of_records_have_the_length_of_the_phase(tmp_path):
     path = write(tmp_path, RECIPE)
     phases = plan(path, input_file="a-{max_seq_length},b-{max_seq_length}")
     assert [p.settings.input_file for p in phases] == ["a-16,b-16", "a-32,b-32"]
-    message = r"--input_file=records: .*own\.toml have max_seq_length 16, 32; expected a path with"
-    with pytest.raises(InputError, match=message):
-        plan(path, input_file="records")
-
-
-def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
-    text = RECIPE.replace("log_steps = 7", "continue_optimizer = true\nlearning_rate = 1e-4")
-    message = r"own\.toml: phase 2: learning_rate is 0\.0001, but continue_optimizer needs .*0\.001"
-    with pytest.raises(InputError, match=message):
-        plan(write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -150,15 +134,10 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
     [
         ("[flags]", "[flags", r"own\.toml: is not valid TOML: .*line 4"),
         ("[flags]", "[flag]", r"own\.toml: unknown key flag; expected data, flags or phase"),
-        ("log_steps = 5", "log_step = 5", r"own\.toml: flags: log_step is not a flag that"),
         ("log_steps = 7", "output_dir = 'x'", r"own\.toml: phase 2: output_dir is not a flag that"),
         ("log_steps = 7", "log_steps = '7'", r"phase 2: log_steps is '7'; expected a whole number"),
         ("masked_lm_prob", "mask_prob", r"own\.toml: data: mask_prob is not a flag that"),
-        (
-            "= 0.2",
-            "= 1.2",
-            r"own\.toml: data: masked_lm_prob is 1.2; expected a finite",
-        ),
+        ("= 0.2", "= 1.2", r"own\.toml: data: masked_lm_prob is 1.2; expected a finite"),
         ("num_train_steps = 300", "", r"own\.toml: phase 1: num_train_steps is missing"),
         (
             "data = {max_seq_length = 16, max_predictions_per_seq = 3}",
@@ -166,9 +145,13 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
             r"own\.toml: phase 1: data is 3; expected a table",
         ),
         ("num_train_steps = 300", "continue_optimizer = true", r"phase 1: continue_optimizer is"),
+        (
+            "log_steps = 7",
+            "continue_optimizer = true\nlearning_rate = 1e-4",
+            r"phase 2: learning_rate is 0\.0001, but continue_optimizer needs .*0\.001",
+        ),
         (RECIPE, "", r"own\.toml: has no \[\[phase\]\]"),
         (RECIPE, "phase = [3]", r"own\.toml: phase 1 is 3; expected a table"),
-        (RECIPE, "flags = 3\n[[phase]]", r"own\.toml: flags is 3; expected a table"),
     ],
 )
 def test_invalid_recipe_is_rejected_with_file_and_key(tmp_path, old, new, message):

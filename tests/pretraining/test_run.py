@@ -3,13 +3,11 @@
 import hashlib
 import json
 import re
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
@@ -23,14 +21,15 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
+from tests.pretraining.conftest import edit_manifest
 
 CONFIG = BertConfig(50, 8, 1, 1, 8, max_position_embeddings=16)
 
 
-def make_dataset(folder, write_dataset, words="word", length=16):
+def make_dataset(folder, write_dataset, words="word", max_seq_length=16, **settings):
     """Writes records of a cased vocabulary of 50 tokens."""
-    sizes = {"max_seq_length": length, "max_predictions_per_seq": 3}
-    write_dataset(folder, documents=12, num_shards=1, do_lower_case=False, **sizes)
+    settings |= {"max_seq_length": max_seq_length, "max_predictions_per_seq": 3}
+    write_dataset(folder, documents=12, num_shards=1, do_lower_case=False, **settings)
     return set_vocab(folder, [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))])
 
 
@@ -45,36 +44,29 @@ def config_file(tmp_path):
     return tmp_path / "config.json"
 
 
-def run(tmp_path, steps=2, **settings):
+def run(tmp_path, **settings):
+    """Trains two steps."""
     settings = {n: str(v) if isinstance(v, Path) else v for n, v in settings.items()}
-    settings = PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings)
-    return pretrain([phase(settings, steps)], make_strategy(), tmp_path / "out")
+    settings = PretrainingSettings(**{"num_warmup_steps": 0, "eval_batch_size": 4} | settings)
+    training = TrainingSettings(num_train_steps=2, train_batch_size=4, jit_compile=False)
+    return pretrain([Phase(settings, training)], make_strategy(), tmp_path / "out")
 
 
-def phase(settings, steps=1):
-    training = TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False)
-    return Phase(settings, training)
-
-
-@pytest.mark.slow
-def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, records, config_file):
-    types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
-    run(tmp_path, input_file=records, bert_config=config_file, **types)
-    (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line)["loss_scale"] == 2.0**15
-    state = load_file(tmp_path / "out/checkpoints/step-00000002/optimizer.safetensors")
-    assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
-    assert state["adam_weight_decay/good_steps"] == 2
-
-
-def damage(shard):
-    shard.write_bytes(shard.read_bytes()[:-1])
+def damage(folder, name):
+    """Removes the last byte of a file; returns its folder."""
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+    return folder
 
 
 @pytest.fixture
 def other(tmp_path, write_dataset):
     """Returns a function that makes further records."""
     return lambda **changes: make_dataset(tmp_path / "other", write_dataset, **changes)
+
+
+def with_another_config(records, config, other):
+    replace(CONFIG, hidden_size=4).to_json(config)
+    return {"init_checkpoint": save_start(config.parent / "start", records)}
 
 
 # What is wrong: a function of the records, the config file and `other`, which returns the settings
@@ -92,35 +84,33 @@ INVALID = {
         lambda records, config, other: {"input_file": f"{records},{other(words='Wort')}"},
         "records/vocab.txt: the sha256 of the vocabulary is .*, as in .*other/vocab.txt",
     ),
-    "casing": (
-        lambda records, config, other: {
-            "input_file": f"{records},{change_settings(other(), do_lower_case=True)}"
-        },
-        "records: do_lower_case is False; expected True, as in .*other",
+    "held-out next sentences": (
+        lambda records, config, other: {"eval_file": other(next_sentence="order")},
+        "other.* next_sentence is order; expected random, as in .*records",
     ),
     "casing of the flag": (
         lambda records, config, other: {"do_lower_case": True},
         "records: do_lower_case is False; expected True, as in --do_lower_case",
     ),
-    "type of a tokenizer setting": (
-        lambda records, config, other: change_settings(records, strip_accents="no"),
-        "manifest.json: strip_accents is 'no'; expected true or false",
-    ),
     "length": (
-        lambda records, config, other: {"input_file": other(length=32)},
+        lambda records, config, other: {"input_file": other(max_seq_length=32)},
         "max_seq_length 32, but the model has only 16 positions",
     ),
-    "length of the flag": (
-        lambda records, config, other: {"max_seq_length": 32},
-        "tfrecord: max_seq_length is 16; expected 32, as in --max_seq_length",
-    ),
     "damaged shard": (
-        lambda records, config, other: damage(records / "records-00000-of-00001.tfrecord"),
+        lambda records, config, other: damage(records, "records-00000-of-00001.tfrecord"),
         r"records-00000-of-00001\.tfrecord: is damaged: it has",
     ),
-    "no records": (
-        lambda records, config, other: {"input_file": config.parent / "none"},
-        "no record files match",
+    "config of the starting point": (
+        with_another_config,
+        "differs from the config of --init_checkpoint",
+    ),
+    "damaged starting point": (
+        lambda records, config, other: {
+            "init_checkpoint": damage(
+                save_start(config.parent / "start", records), "model.safetensors"
+            )
+        },
+        r"model\.safetensors",
     ),
     "export without vocabulary": (
         lambda records, config, other: (records / "manifest.json").unlink() or {"export": True},
@@ -154,9 +144,7 @@ def test_changed_config_and_records_change_the_record_of_the_run(records, config
     before = find_inputs(settings).record()
     assert (before["max_seq_length"], before["max_predictions_per_seq"]) == (16, 3)
     replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
-    manifest = json.loads((records / "manifest.json").read_text())
-    manifest["shards"][0]["sha256"] = "another"
-    (records / "manifest.json").write_text(json.dumps(manifest))
+    edit_manifest(records, lambda manifest: manifest["shards"][0].update(sha256="another"))
     after = find_inputs(settings).record()
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"config", "data_fingerprint", "eval_fingerprint"}
@@ -188,47 +176,38 @@ def set_vocab(folder, tokens):
     """Replaces the vocabulary of records; returns their folder."""
     content = "".join(f"{token}\n" for token in tokens)
     (folder / "vocab.txt").write_text(content)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["vocab"]["sha256"] = hashlib.sha256(content.encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+    checksum = hashlib.sha256(content.encode()).hexdigest()
+    return edit_manifest(folder, lambda manifest: manifest["vocab"].update(sha256=checksum))
 
 
 def change_settings(folder, **settings):
     """Changes settings in the manifest of records; returns their folder."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["settings"] |= settings
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+    return edit_manifest(folder, lambda manifest: manifest["settings"].update(settings))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("strip_accents", True), ("tokenize_chinese_chars", False)]
-)
-def test_records_and_checkpoint_must_share_the_tokenizer(
-    tmp_path, records, config_file, write_dataset, name, value
-):
+def test_records_and_checkpoint_must_share_the_tokenizer(tmp_path, records, config_file, other):
     save_start(tmp_path / "first", records)
-    change_settings(records, **{name: value})
+    change_settings(records, strip_accents=True)
     message = (
-        rf"first: {name} is {not value}; expected {value}, as in .*records; "
-        rf"create the records with --{name}={not value}$"
+        "first: strip_accents is False; expected True, as in .*records; "
+        "create the records with --strip_accents=False$"
     )
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
     assert not (tmp_path / "out").exists()
-    other = make_dataset(tmp_path / "other", write_dataset)
-    message = rf"other: {name} is {not value}; expected {value}, as in .*records"
+    message = "other: strip_accents is False; expected True, as in .*records"
     with pytest.raises(InputError, match=message):
-        run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+        run(tmp_path, input_file=records, eval_file=other(), bert_config=config_file)
 
 
 @pytest.mark.slow
 def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records(
-    tmp_path, records, config_file
+    tmp_path, records, config_file, caplog
 ):
     change_settings(records, strip_accents=True, tokenize_chinese_chars=False)
-    results = run(tmp_path, input_file=records, bert_config=config_file)
+    with caplog.at_level("INFO", "absl"):
+        results = run(tmp_path, input_file=records, bert_config=config_file)
+    assert re.search(r"Evaluating on 4 of \d+ training records", caplog.text)
     assert set(results) >= {"loss", "masked_lm_accuracy", "next_sentence_accuracy"}
     model = tmp_path / "out" / "model"
     assert (model / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
@@ -247,72 +226,33 @@ def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records
 
 def test_default_tokenizer_settings_resume_runs_of_earlier_versions(tmp_path, records, config_file):
     """Covers manifests with and without the settings, whose default values are not recorded."""
-    manifest = json.loads((records / "manifest.json").read_text())
-    for name in ("strip_accents", "tokenize_chinese_chars"):
-        del manifest["settings"][name]
-    (records / "manifest.json").write_text(json.dumps(manifest))
+    names = ("strip_accents", "tokenize_chinese_chars")
+    edit_manifest(records, lambda manifest: [manifest["settings"].pop(name) for name in names])
     settings = PretrainingSettings(str(records), bert_config=str(config_file))
     before = find_inputs(settings).record()
-    assert not {"strip_accents", "tokenize_chinese_chars"} & {*before}
+    assert not {*names} & {*before}
     change_settings(records, strip_accents=False, tokenize_chinese_chars=True)
     assert find_inputs(settings).record() == before
 
 
-@pytest.mark.parametrize(("words", "is_lower"), [("word", True), ("Wort", False)])
 def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
-    tmp_path, write_records, config_file, caplog, words, is_lower
+    tmp_path, write_records, config_file, caplog
 ):
     path = write_records(tmp_path / "a.tfrecord", 2)
     vocab_file = tmp_path / "vocab.txt"
-    vocab_file.write_text("\n".join([*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]))
+    vocab_file.write_text("\n".join([*SPECIAL_TOKENS, *(f"Wort{i}" for i in range(45))]))
     settings = PretrainingSettings(
         str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
     )
     with caplog.at_level("INFO", "absl"):
-        assert find_inputs(settings).tokenizer_settings == TokenizerSettings(is_lower)
-    message = f"inferred from the tokens of {vocab_file}: --do_lower_case={str(is_lower).lower()}"
-    assert message in caplog.text
+        assert find_inputs(settings).tokenizer_settings == TokenizerSettings(False)
+    assert f"inferred from the tokens of {vocab_file}: --do_lower_case=false" in caplog.text
 
 
 @pytest.mark.slow
-def test_training_sample_is_evaluated_without_held_out_records(
-    tmp_path, records, config_file, monkeypatch, caplog
-):
-    """Two steps of four examples allow an evaluation of one batch."""
-    shown = []
-
-    @contextmanager
-    def progress(*what, silent):
-        shown.append([*what, silent])
-        yield shown[-1].append
-
-    monkeypatch.setattr("keras_bert.pretraining.run.progress", progress)
-    with caplog.at_level("INFO", "absl"):
-        run(tmp_path, input_file=records, bert_config=config_file)
-    assert shown == [["evaluating", 4, "examples", False, 4]]
-    assert re.search(r"Evaluating on 4 of \d+ training records", caplog.text)
-
-
-def test_starting_point_with_another_config_is_rejected(tmp_path, records, config_file):
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG))
-    replace(CONFIG, hidden_size=4).to_json(config_file)
-    with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
-        run(
-            tmp_path,
-            input_file=records,
-            init_checkpoint=tmp_path / "start",
-            bert_config=config_file,
-        )
-
-
-@pytest.mark.slow
-def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(tmp_path, records):
+def test_evaluation_alone_writes_only_results(tmp_path, records):
     save_start(tmp_path / "first", records)
-    settings = PretrainingSettings(str(records), do_train=False, eval_batch_size=4)
-    with pytest.raises(InputError, match="needs an --init_checkpoint"):
-        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
-    settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
-    results = pretrain([phase(settings)], make_strategy(), tmp_path / "out")
+    results = run(tmp_path, input_file=records, do_train=False, init_checkpoint=tmp_path / "first")
     assert "step" not in results
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
@@ -322,19 +262,8 @@ def test_evaluation_batch_that_does_not_fit_in_memory_is_rejected(
     tmp_path, records, config_file, monkeypatch
 ):
     monkeypatch.setattr("keras_bert.models.memory.available_memory", lambda: 10**6)
-    settings = PretrainingSettings(
-        str(records), bert_config=str(config_file), num_warmup_steps=0, eval_batch_size=4096
-    )
     with pytest.raises(InputError, match=r"--eval_batch_size=4096: 4096 rows of \d+ tokens need"):
-        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_invalid_starting_point_leaves_no_files(tmp_path, records):
-    weights = save_start(tmp_path / "start", records) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"model\.safetensors"):
-        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
+        run(tmp_path, input_file=records, bert_config=config_file, eval_batch_size=4096)
     assert not (tmp_path / "out").exists()
 
 

@@ -6,45 +6,23 @@ from keras_bert.pretraining.settings import PretrainingSettings
 
 
 @pytest.mark.parametrize(
-    ("eval_file", "max_eval_steps", "eval_batch_size", "available", "examples"),
+    ("settings", "trained", "examples"),
     [
-        ("held-out", 0, 32, 14_000_000, 14_000_000),
-        ("held-out", 5, 32, 14_000_000, 160),
-        ("", 0, 32, 14_000_000, 100_000),
-        ("", 0, 48, 14_000_000, 100_032),  # whole batches
-        ("", 0, 32, 70, 70),
-        ("", 5, 32, 14_000_000, 160),
-        ("", 5000, 32, 14_000_000, 160_000),
+        ({"eval_file": "held-out"}, 160, 14_000_000),
+        ({"eval_file": "held-out", "max_eval_steps": 5}, 160, 160),
+        ({"max_eval_steps": 5000}, 160, 160_000),
+        ({"do_train": False}, 160, 100_000),
+        # Evaluation of training records takes at most half the time of training: 5% of it.
+        ({}, 160, 32),  # at least one batch
+        ({}, 32_000, 3200),
+        ({}, 1_024_000, 100_000),
+        ({"eval_batch_size": 48}, 1_024_000, 100_032),  # whole batches
     ],
 )
-def test_unlimited_evaluation_is_only_for_held_out_records(
-    eval_file, max_eval_steps, eval_batch_size, available, examples
-):
-    settings = PretrainingSettings(
-        "",
-        eval_file,
-        max_eval_steps=max_eval_steps,
-        eval_batch_size=eval_batch_size,
-    )
-    assert settings.eval_examples(available, 3_200_000) == examples
-
-
-@pytest.mark.parametrize(
-    ("trained", "examples"),
-    [
-        (160, 32),  # at least one batch
-        (1000 * 32, 3200),  # evaluation takes at most half the time of training: 5% of it
-        (32_000 * 32, 100_000),
-    ],
-)
-def test_evaluation_of_training_records_takes_a_twentieth_of_the_training(trained, examples):
-    assert PretrainingSettings("").eval_examples(14_000_000, trained) == examples
-    for settings in (
-        PretrainingSettings("", do_train=False),
-        PretrainingSettings("", max_eval_steps=3125),
-        PretrainingSettings("", "held-out", max_eval_steps=3125),
-    ):
-        assert settings.eval_examples(14_000_000, trained) == 100_000
+def test_unlimited_evaluation_is_only_for_held_out_records(settings, trained, examples):
+    settings = PretrainingSettings("", **settings)
+    assert settings.eval_examples(14_000_000, trained) == examples
+    assert settings.eval_examples(70, trained) == min(70, examples)
 
 
 @pytest.mark.parametrize(

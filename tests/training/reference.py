@@ -51,11 +51,6 @@ def gradients(weights, ids, targets) -> list[np.ndarray]:
     return [d_table, (d_y * normal).sum((0, 1)), d_y.sum((0, 1)), d_kernel, d_out.sum((0, 1))]
 
 
-def clip(grads, max_norm=1.0):
-    norm = np.sqrt(sum((g**2).sum() for g in grads))
-    return [g * min(1.0, max_norm / norm) for g in grads]
-
-
 def rate(step: int) -> float:
     """Returns the learning rate of FACTS.md after `step` updates."""
     return PEAK * step / WARMUP if step < WARMUP else PEAK * (1 - step / TOTAL)
@@ -67,8 +62,10 @@ def train(rule: str, steps: int = 20) -> list[np.ndarray]:
     m = [np.zeros_like(w) for w in weights]
     v = [np.zeros_like(w) for w in weights]
     for step, (ids, targets) in enumerate(batches(steps)):
-        grads = clip(gradients(weights, ids, targets.astype("float64")))
+        grads = gradients(weights, ids, targets.astype("float64"))
+        norm = np.sqrt(sum((g**2).sum() for g in grads))
         for i, g in enumerate(grads):
+            g = g * min(1.0, 1.0 / norm)
             m[i] = 0.9 * m[i] + 0.1 * g
             v[i] = 0.999 * v[i] + 0.001 * g**2
             m_hat, v_hat = m[i], v[i]
@@ -133,3 +130,9 @@ def variable(path: str, value):
 def distance(a, b) -> float:
     """Returns the largest difference between two lists of arrays."""
     return max(float(np.abs(np.asarray(x, "float64") - y).max()) for x, y in zip(a, b, strict=True))
+
+
+def largest_difference(one, two) -> float:
+    """Returns the largest difference between two dicts of arrays with the same keys."""
+    assert one.keys() == two.keys()
+    return max(np.abs(one[name] - two[name]).max() for name in one)

@@ -52,12 +52,6 @@ def test_bfloat16_moments_are_restored_and_continue_bit_identically(tmp_path):
     assert resume(*again, 4) == resume(model, optimizer, 4)
 
 
-def test_keeps_the_newest_three(tmp_path):
-    for step in (1, 2, 10, 11):
-        save(tmp_path, step, step)
-    assert [p.name[-2:] for p in list_checkpoints(tmp_path)] == ["02", "10", "11"]
-
-
 def test_damaged_later_checkpoint_does_not_evict_the_one_just_saved(tmp_path):
     for step in (1, 5):
         save(tmp_path, step, step)
@@ -69,8 +63,7 @@ def test_damaged_later_checkpoint_does_not_evict_the_one_just_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    ["truncated", "flip", "no file", "no state", "step", "null", '{"step": 2}', '{"sha256": 7}'],
+    "damage", ["truncated", "flip", "no file", "no state", "step", "null", '{"step": 2}']
 )
 def test_damaged_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, damage):
     save(tmp_path, 1, 1.0)

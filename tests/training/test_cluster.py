@@ -4,7 +4,6 @@ import json
 import os
 import socket
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,11 +12,8 @@ from keras_bert.training.cluster import (
     Cluster,
     _convert_lost_worker_errors,
     _sum_of_firsts,
-    all_sum,
-    check_agreement,
     join,
     read_cluster,
-    share_of,
 )
 
 ONE = tf.distribute.get_strategy()
@@ -37,11 +33,9 @@ def test_chief_is_the_first_worker():
     "variables",
     [
         {},
-        {"TF_CONFIG": "{"},
         environment({"worker": ["a:1"], "ps": ["b:1"]}),
         environment({"worker": ["a:1"]}, index=1),
         environment({"worker": ["a:1"]}, "evaluator"),
-        environment({"worker": ["a"]}),
         environment({"worker": ["a\0b:2222"]}),
         environment({"worker": ["a:1", "a:1"]}),
     ],
@@ -74,13 +68,6 @@ def test_port_in_use_raises_an_error():
             join(Cluster((f"localhost:{port}", "localhost:1"), 0), timeout=1)
 
 
-def test_one_process_is_a_cluster_of_one(mirrored):
-    for strategy in (ONE, mirrored):
-        assert share_of(strategy) == (0, 1)
-        assert all_sum(strategy)(np.array([2.0])) == 2.0
-        check_agreement(strategy, {"a": 1})
-
-
 def test_only_one_device_of_each_worker_contributes_to_a_sum(mirrored):
     """Summing 0.1 over three devices gives a value that dividing by 3 does not restore."""
     value = tf.constant([0.1])
@@ -93,21 +80,8 @@ OWN = "{{node Cast}} /job:worker/replica:0/task:0/device:CPU:0"
 @pytest.mark.parametrize(
     ("error", "message", "lost"),
     [
-        (
-            tf.errors.UnavailableError,
-            "/job:worker/replica:0/task:1 unavailable: Connection refused",
-            "worker 1",
-        ),
-        (
-            tf.errors.InternalError,
-            f"{OWN} Collective ops is aborted by: /task:1 heartbeat timeout",
-            "worker 1",
-        ),
-        (
-            tf.errors.UnavailableError,
-            "task:1 called task:2: Connection timed out",
-            "another worker",
-        ),
+        (tf.errors.InternalError, f"{OWN} aborted by: /task:1 heartbeat timeout", "worker 1"),
+        (tf.errors.UnavailableError, "task:1 called task:2: timed out", "another worker"),
         (tf.errors.CancelledError, "Socket closed", "another worker"),
     ],
 )
@@ -119,9 +93,7 @@ def test_errors_about_another_worker_report_the_lost_connection(error, message, 
         raise error(None, None, message)
 
 
-@pytest.mark.parametrize(
-    "error", [tf.errors.InternalError, tf.errors.FailedPreconditionError, tf.errors.AbortedError]
-)
-def test_errors_of_this_worker_are_not_changed(error):
-    with pytest.raises(error), _convert_lost_worker_errors(0):
-        raise error(None, None, f"{OWN} could not create a primitive")
+def test_error_of_this_worker_is_not_changed():
+    error = tf.errors.InternalError(None, None, f"{OWN} could not create a primitive")
+    with pytest.raises(tf.errors.InternalError), _convert_lost_worker_errors(0):
+        raise error

@@ -9,6 +9,28 @@ from absl import logging
 from keras_bert.models import attention
 
 
+@pytest.fixture
+def on_gpu(monkeypatch, caplog):
+    """Returns a function: (compute capability, dtype, head size, batch) -> context of kernels."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_attention
+
+    monkeypatch.setattr(jax_attention, "attend_with_dropout", lambda heads, *_, **__: heads[0])
+    monkeypatch.setattr(
+        "absl.logging.log_first_n", lambda level, text, n, *values: logging.info(text, *values)
+    )
+    caplog.set_level("INFO", "absl")
+
+    def fused(capability, dtype, head_size, batch):
+        gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
+        monkeypatch.setattr(jax, "devices", lambda: [gpu])
+        config = SimpleNamespace(hidden_size=2 * head_size, num_attention_heads=2)
+        model = SimpleNamespace(config=config, compute_dtype=dtype)
+        return jax_attention.fused_attention(model, batch)
+
+    return fused
+
+
 @pytest.mark.parametrize(
     ("length", "head_size", "reason"),
     [
@@ -19,25 +41,11 @@ from keras_bert.models import attention
     ],
 )
 def test_kernels_with_dropout_decline_shapes_that_they_do_not_support(
-    monkeypatch, caplog, length, head_size, reason
+    on_gpu, caplog, length, head_size, reason
 ):
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_attention
-
-    gpu = SimpleNamespace(platform="gpu", compute_capability="9.0")
-    monkeypatch.setattr(jax, "devices", lambda: [gpu])
-    monkeypatch.setattr(
-        "absl.logging.log_first_n", lambda level, text, n, *values: logging.info(text, *values)
-    )
-    monkeypatch.setattr(jax_attention, "attend_with_dropout", lambda heads, *_, **__: heads[0])
-    config = SimpleNamespace(hidden_size=head_size, num_attention_heads=1)
-    model = SimpleNamespace(config=config, compute_dtype="bfloat16")
-    heads = [np.zeros([2, length, 1, head_size])] * 3
+    heads = [np.zeros([2, length, 2, head_size])] * 3
     mask = np.ones([2, length], np.int32)
-    with (
-        caplog.at_level("INFO", "absl"),
-        jax_attention.fused_attention(model, {"input_mask": mask}),
-    ):
+    with on_gpu("9.0", "bfloat16", head_size, {"input_mask": mask}):
         attend = attention._attend.get()
         result = attend(heads, mask, None, 1.0, False, drop_key=mask[:, 0], rate=0.1)
     assert (result is None) == bool(reason)
@@ -64,21 +72,10 @@ def test_kernels_with_dropout_decline_shapes_that_they_do_not_support(
     ],
 )
 def test_attention_is_fused_only_where_cudnn_supports_it(
-    monkeypatch, caplog, capability, dtype, head_size, length, reason
+    on_gpu, caplog, capability, dtype, head_size, length, reason
 ):
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training.jax_attention import fused_attention
-
-    gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
-    monkeypatch.setattr(jax, "devices", lambda: [gpu])
-    monkeypatch.setattr(
-        "absl.logging.log_first_n", lambda level, text, n, *values: logging.info(text, *values)
-    )
-    config = SimpleNamespace(hidden_size=2 * head_size, num_attention_heads=2)
-    model = SimpleNamespace(config=config, compute_dtype=dtype)
     ids = np.ones([2, length], np.int32)
-    batch = {"input_mask": ids, "example_ids": ids}
-    with caplog.at_level("INFO", "absl"), fused_attention(model, batch):
+    with on_gpu(capability, dtype, head_size, {"input_mask": ids, "example_ids": ids}):
         assert (attention._attend.get() is None) == bool(reason)
     line = f"Attention is computed without cuDNN's fused kernel: {reason}"
     assert caplog.messages == ([line] if reason else [])

@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import threading
 
 import keras
 import numpy as np
@@ -11,33 +10,12 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.training import checkpoint, loop
+from keras_bert.training import loop
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.loop import (
-    BestWeights,
-    Stopping,
-    check_weights,
-    stop_if_not_finite,
-)
-from keras_bert.training.objective import (
-    Objective,
-    StepMetrics,
-    TrainingSettings,
-    check_batch_sizes,
-)
-from keras_bert.training.optimizers import AdamWeightDecay
+from keras_bert.training.loop import BestWeights, Stopping, check_weights
+from keras_bert.training.objective import TrainingSettings, check_batch_sizes
 
 # --- steps ---
-
-
-def settings(log_steps, save_checkpoints_steps, steps_per_loop, num_train_steps=100):
-    return TrainingSettings(
-        num_train_steps=num_train_steps,
-        train_batch_size=8,
-        log_steps=log_steps,
-        save_checkpoints_steps=save_checkpoints_steps,
-        steps_per_loop=steps_per_loop,
-    )
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -64,19 +42,9 @@ def test_next_call_starts_before_metrics_are_read_unless_a_checkpoint_is_due(ove
     assert events == [("metrics", *pair) for pair in zip(ahead, running, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("train_batch_size", "micro_batches", "eval_batch_size", "message"),
-    [
-        (10, 2, 8, r"--train_batch_size=10 is not divisible by 2 devices x 2 micro-batches"),
-        (8, 1, 7, r"--eval_batch_size=7 is not divisible by 2 devices"),
-    ],
-)
-def test_batch_sizes_that_are_not_divisible_are_rejected(
-    mirrored, train_batch_size, micro_batches, eval_batch_size, message
-):
-    chosen = TrainingSettings(100, train_batch_size, gradient_accumulation_steps=micro_batches)
-    with pytest.raises(InputError, match=message):
-        check_batch_sizes(mirrored, chosen, eval_batch_size)
+def test_evaluation_batches_must_be_divisible_by_the_devices(mirrored):
+    with pytest.raises(InputError, match="--eval_batch_size=7 is not divisible by 2 devices"):
+        check_batch_sizes(mirrored, TrainingSettings(100, 8), 7)
 
 
 # --- best weights ---
@@ -95,11 +63,9 @@ def evaluations(*values):
     ("values", "best"),
     [
         ((), None),
-        ((0.1, 0.3, 0.2), 20),
         ((0.1, 0.3, 0.3), 30),  # the later of equal values
-        (((1.0, 0.94), (1.0, 0.68), (1.0, 0.58)), 30),  # of equal values, that of the lowest loss
+        # Of equal values, that of the lowest loss.
         (((0.5, 0.3), (0.5, 0.2), (0.4, 0.1), (0.5, 0.4)), 20),
-        (((0.5, 0.2), (0.5, 0.2)), 20),
         (((0.5, math.nan), (0.5, 9.0), (0.5, math.nan)), 20),
         ((math.nan, 0.3, math.nan), 20),
         ((math.nan, math.nan), 20),
@@ -115,11 +81,9 @@ def test_step_of_the_best_evaluation(values, best):
     [
         ((0.5, 0.4, 0.4), 0, False),  # 0: never stop
         ((0.5, 0.4), 2, False),
-        ((0.5, 0.4, 0.5), 2, True),
+        ((0.5, 0.4, 0.5), 2, True),  # an equal value is no improvement
         ((0.5, 0.4, 0.6), 2, False),
-        ((1.0, 1.0, 1.0), 2, True),  # an equal value is no improvement
-        (((1.0, 0.94), (1.0, 0.68), (1.0, 0.58)), 2, False),  # but a lower loss is
-        (((1.0, 0.58), (1.0, 0.68), (1.0, 0.58)), 2, True),
+        (((1.0, 0.94), (1.0, 0.68), (1.0, 0.58)), 2, False),  # a lower loss is an improvement
         ((math.nan, math.nan, math.nan), 2, True),
         ((), 1, False),
     ],
@@ -134,14 +98,11 @@ def test_training_stops_when_patience_is_exhausted(values, patience, stops):
     [
         (None, (0.5,), True),
         (10, (0.5, 0.5), True),  # a tie
-        (10, ((0.5, 0.2), (0.5, 0.1)), True),
         (10, ((0.5, 0.1), (0.5, 0.2)), False),
         (20, ((0.5, 0.1), (0.5, 0.3), (0.5, 0.2)), True),  # step 10 was lost
-        (10, (0.5, 0.6), True),
         (20, (0.5, 0.4), True),  # by an attempt that was killed
         (30, (0.5, 0.4), True),  # of a step that must be repeated
-        (20, (0.9, 0.5, 0.6), True),  # step 10 was lost, so step 20 counts
-        (20, (0.9, 0.5, 0.4), False),
+        (20, (0.9, 0.5, 0.4), False),  # step 10 was lost, so step 20 counts
         (10, (math.nan, 0.1), True),
         (10, (0.1, math.nan), False),
     ],
@@ -159,20 +120,6 @@ def test_weights_are_compared_with_the_saved_ones(saved, values, is_saved):
 ONE = tf.distribute.get_strategy()
 
 
-@pytest.fixture
-def two_workers(monkeypatch):
-    """Simulates two workers with equal values; returns the list of values summed so far."""
-    summed = []
-
-    def sum_of_two(values):
-        summed.append(values.tolist())
-        return 2 * values
-
-    monkeypatch.setattr(loop, "num_workers", lambda strategy: 2)
-    monkeypatch.setattr(loop, "all_sum", lambda strategy: sum_of_two)
-    return summed
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_a_single_worker_at_the_next_call_and_its_handler_is_restored(number):
     before, stopping = signal.getsignal(number), Stopping(ONE, max_steps=10)
@@ -186,7 +133,8 @@ def test_signal_stops_a_single_worker_at_the_next_call_and_its_handler_is_restor
     assert signal.getsignal(number) is before
 
 
-def test_ctrl_c_ends_one_of_several_workers_at_once(two_workers):
+def test_ctrl_c_ends_one_of_several_workers_at_once(monkeypatch):
+    monkeypatch.setattr(loop, "num_workers", lambda strategy: 2)
     with pytest.raises(KeyboardInterrupt), Stopping(ONE, max_steps=10).on_signals():
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -211,41 +159,10 @@ def test_sigterm_ends_an_evaluation_after_the_current_batch():
 # --- checks ---
 
 
-TASK = Objective()
-
-
-@pytest.fixture
-def model():
-    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="dense")], name="m")
-
-
-def metrics(losses, norms):
-    ones = np.ones(len(losses))
-    sums, weights = np.array([losses]).T, ones[:, np.newaxis]
-    return StepMetrics(sums, weights, 8 * ones, 8 * ones, ones, ones, np.array(norms), 1e-4 * ones)
-
-
-def test_error_waits_for_the_pending_checkpoint_and_names_it(tmp_path, monkeypatch, model):
-    may_write, write = threading.Event(), checkpoint.save_file
-
-    def slow(values, path):
-        assert may_write.wait(10)
-        write(values, path)
-
-    monkeypatch.setattr(checkpoint, "save_file", slow)
-    optimizer = AdamWeightDecay(0.1)
-    optimizer.build(model.trainable_variables)
+def test_weight_that_is_not_finite_is_named(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="dense")], name="m")
     writer = CheckpointWriter(tmp_path)
-    writer.save(4, model, optimizer)
-    threading.Timer(0.2, may_write.set).start()
-    message = r"step 7: the loss is nan and .* 2.0; .* last good checkpoint: .*/step-00000004;"
-    with pytest.raises(InputError, match=message):
-        stop_if_not_finite(metrics([1.0, np.nan], [1.0, 2.0]), 5, TASK, writer)
-
-
-def test_weight_that_is_not_finite_is_named(tmp_path, model):
-    writer, one = CheckpointWriter(tmp_path), tf.distribute.get_strategy()
-    check_weights(one, model, 3, writer)
+    check_weights(ONE, model, 3, writer)
     model.trainable_variables[1].assign([0.0, np.inf, 0.0])
     with pytest.raises(InputError, match="step 3: m/dense/bias has a weight that is not finite"):
-        check_weights(one, model, 3, writer)
+        check_weights(ONE, model, 3, writer)

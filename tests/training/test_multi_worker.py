@@ -47,7 +47,7 @@ def data(tmp_path_factory, write_records, make_checkpoint):
     return folder
 
 
-SESSION = ["plain", "stopped", "tuned", "rejected", "drifted", "sums"]
+SESSION = ["plain", "stopped", "tuned", "rejected", "drifted", "pipelines"]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +58,11 @@ def session(data, tmp_path_factory):
     return folder
 
 
-def results_of(folder, name, count=2):
+def results_of(folder, name):
     """Returns the results of each worker after checking that their digests are equal."""
-    found = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(count)]
-    assert [each["digests"] for each in found] == [found[0]["digests"]] * count
-    return found
+    first, second = (json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(2))
+    assert first["digests"] == second["digests"]
+    return first, second
 
 
 def weights(output_dir, step=STEPS):
@@ -81,26 +81,25 @@ def assert_close(first, second, tolerance=1e-6):
         np.testing.assert_allclose(first[name], second[name], rtol=0, atol=tolerance, err_msg=name)
 
 
-def one_device(data, output_dir, count, training=TRAINING, dtype="float32"):
-    """Trains in this process on the same global batches, which are the workers' shares joined."""
+def one_device(data, output_dir):
+    """Trains in this process on the same global batches, which are both workers' shares joined."""
     records = find_records(str(data / "records"))
     keras.utils.set_random_seed(SEED)
-    model = BertPretrainer(BertConfig.from_dict(CONFIG), dtype=dtype)
-    steps = training.num_train_steps
-    optimizer = AdamWeightDecay(LinearWarmupDecay(RATE, steps, 2))
+    model = BertPretrainer(BertConfig.from_dict(CONFIG))
+    optimizer = AdamWeightDecay(LinearWarmupDecay(RATE, STEPS, 2))
     optimizer.build(model.trainable_variables)
 
     def batches_from(step):
         shares = [
-            training_batches(records, CONFIG["vocab_size"], BATCH, SEED, step, share=(index, count))
-            for index in range(count)
+            training_batches(records, CONFIG["vocab_size"], BATCH, SEED, step, share=(index, 2))
+            for index in range(2)
         ]
         return tf.data.Dataset.zip(tuple(shares)).map(
             lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
         )
 
     state = TrainState(model, optimizer, PretrainingObjective())
-    train(TrainingRun(training, ONE, output_dir), state, batches_from)
+    train(TrainingRun(TRAINING, ONE, output_dir), state, batches_from)
     return model
 
 
@@ -109,7 +108,7 @@ def test_two_workers_are_bit_identical_and_match_one_device(data, session, tmp_p
     (first, _) = results_of(session, "plain")
     assert [step for step, _ in first["digests"]] == [5, 10, 12]
     assert first["warnings"] == []
-    model = one_device(data, tmp_path, 2)
+    model = one_device(data, tmp_path)
     assert_close(weights(session / "plain"), weights(tmp_path))
     norms = [row["gradient_norm"] for row in metrics(session / "plain") if "gradient_norm" in row]
     assert max(norms) > TRAINING.max_grad_norm  # Gradients were really clipped.
@@ -183,12 +182,8 @@ def test_worker_whose_weights_have_diverged_is_named(session):
         assert "step 7: the weights of workers [1] differ from those of worker 0" in warning
 
 
-def test_sum_over_workers_does_not_round_values_held_by_one_worker(session):
-    assert [found["result"][0] for found in results_of(session, "sums")] == [True, True]
-
-
 def test_endless_pipeline_needs_no_collective_for_the_next_batch(session):
-    assert [found["result"][1:] for found in results_of(session, "sums")] == [[True, False]] * 2
+    assert [found["result"] for found in results_of(session, "pipelines")] == [[True, False]] * 2
 
 
 def flags(data, output_dir, **changes):
@@ -259,9 +254,7 @@ def test_killed_worker_ends_the_others_and_the_run_resumes_bit_identical(
     assert_close(weights(run), weights(session / "plain"), tolerance=0)
 
 
-def test_worker_that_does_not_answer_ends_the_other_and_the_run_resumes_bit_identical(
-    data, session, root, tmp_path, random_moment
-):
+def test_worker_that_does_not_answer_ends_the_other(data, root, tmp_path, random_moment):
     """Stops a worker in the middle of a step; as in a partition, its connections stay open."""
     frozen, step = random_moment.randrange(2), random_moment.randrange(1, STEPS)
     program = root / "run_pretraining.py", *flags(data, tmp_path / "run", worker_timeout=60)
@@ -274,9 +267,6 @@ def test_worker_that_does_not_answer_ends_the_other_and_the_run_resumes_bit_iden
     assert "ended early: lost the connection to" in log
     assert "Traceback" not in log
     both[frozen].kill()
-    again = workers.start(tmp_path, 2, "program", *program)
-    assert [worker.wait() for worker in again] == [0, 0], again[0].log.read_text()
-    assert_close(weights(tmp_path / "run"), weights(session / "plain"), tolerance=0)
 
 
 def test_wait_for_a_worker_that_never_joins_ends(data, root, tmp_path):

@@ -14,8 +14,9 @@ from keras_bert.pretraining.records import evaluation_batches, find_records, tra
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay, LossScale
-from keras_bert.training.step import apply_adam, make_train_steps
+from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
+from tests.training.reference import largest_difference
 
 CONFIG = BertConfig(50, 16, 1, 2, 32, max_position_embeddings=32)
 STEPS = 5
@@ -52,11 +53,6 @@ def reference(data):
     return train(data)
 
 
-def largest_difference(one, two):
-    assert one.keys() == two.keys()
-    return max(np.abs(one[name] - two[name]).max() for name in one)
-
-
 def assert_close(metrics, expected, rtol):
     for name, one, two in zip(metrics._fields, metrics, expected, strict=True):
         np.testing.assert_allclose(one, two, rtol=rtol, err_msg=name)
@@ -73,39 +69,6 @@ def test_compiled_updates_of_one_shape_share_a_trace(data):
     with mock.patch.object(AdamWeightDecay, "_direction_of", noted):
         weights, _ = train(data, xla=True)
     assert len(traced) == len(set(traced)) < len(weights) / 2
-
-
-@pytest.mark.parametrize("bias_correction", [False, True])
-def test_kernel_of_adam_equals_the_update_of_the_optimizer(bias_correction):
-    rng = np.random.default_rng(0)
-    results = []
-    values = rng.normal(size=(2, 50)).astype("float32")
-    gradients = rng.normal(size=(4, 2, 50)).astype("float32")
-    for by_kernel in (False, True):
-        variables = [
-            keras.Variable(values[0], name="kernel"),
-            keras.Variable(values[1], name="bias"),
-        ]
-        optimizer = AdamWeightDecay(
-            LinearWarmupDecay(0.1, 10, 2),
-            weight_decay=0.3,
-            bias_correction=bias_correction,
-            learning_rate_multipliers=[("kernel", 0.5)],
-        )
-        optimizer.build(variables)
-        for step in gradients:
-            rate = tf.convert_to_tensor(optimizer.learning_rate)
-            if by_kernel:
-                apply_adam(optimizer, [*map(tf.constant, 2 * step)], variables, 0.5, rate)
-            else:
-                for gradient, variable in zip(step, variables, strict=True):
-                    optimizer.update_step(gradient, variable, rate)
-            optimizer.iterations.assign_add(1)
-        results.append([v.numpy() for v in (*variables, *optimizer.variables)])
-    assert np.abs(results[0][0] - values[0]).max() > 0.1
-    for one, two in zip(*results, strict=True):
-        # The kernel computes 1 - beta_2 in float32, with a relative error of 1e-5.
-        np.testing.assert_allclose(two, one, rtol=2e-5, atol=5e-6)
 
 
 @pytest.mark.slow

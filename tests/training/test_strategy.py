@@ -25,15 +25,13 @@ from keras_bert.training.strategy import (
         ("fpu amx_bf16 amx_tile", "bfloat16"),
         ("fpu avx512bw avx512_bf16", "bfloat16"),
         ("fpu avx512bw avx512_vnni", "float32"),
+        (None, "float32"),  # An unknown processor.
     ],
 )
 def test_bfloat16_is_chosen_if_the_processor_supports_it(tmp_path, flags, precision):
-    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\nbugs\t\t:\n")
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\nbugs\t\t:\n")
     assert fastest_precision(tmp_path / "cpuinfo") == precision
-
-
-def test_float32_is_chosen_for_an_unknown_processor(tmp_path):
-    assert fastest_precision(tmp_path / "absent") == "float32"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +92,6 @@ def test_autotune_is_disabled_to_avoid_a_wait_at_the_end():
         ("NVIDIA L4", 121),
         ("NVIDIA L40S", 362),
         ("TPU v5 lite", 197),
-        ("TPU v5p", 459),
-        ("cpu", 0),
         ("NVIDIA GeForce GTX 1080", 0),
     ],
 )

@@ -59,7 +59,7 @@ FINE_TUNING = TrainingSettings(
 )
 
 
-def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **changes):
+def pretraining(strategy, data, output_dir, record=None, **changes):
     """Pre-trains on the records of a folder."""
     values = {
         "input_file": str(data / "records"),
@@ -71,7 +71,7 @@ def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **ch
         "eval_batch_size": 6,
     }
     settings = PretrainingSettings(**values | changes)
-    return pretrain([Phase(settings, training, record or {})], strategy, output_dir)
+    return pretrain([Phase(settings, TRAINING, record or {})], strategy, output_dir)
 
 
 def fine_tuning(strategy, data, output_dir):
@@ -177,10 +177,8 @@ def drifted(strategy, index, data, folder):
     check_weights(strategy, model, 7, writer)
 
 
-def sums(strategy, index, data, folder):
-    """Checks that a sum is not rounded, and whether a pipeline's `next` uses collectives."""
-    own = [[0.1, 3.0], [0.0, 2.0**23 + 1]][index]
-    exact = all_sum(strategy)(np.array([own], np.float32)) == np.float32([[0.1, 2.0**23 + 4]])
+def pipelines(strategy, index, data, folder):
+    """Returns whether `next` of a finite and of an endless pipeline uses collectives."""
 
     def uses_collectives(endless):
         batches = tf.data.Dataset.range(8).repeat().filter(lambda x: x >= 0).batch(2)
@@ -188,7 +186,7 @@ def sums(strategy, index, data, folder):
         graph = tf.function(lambda: next(iterator)).get_concrete_function().graph
         return "Collective" in str(graph.as_graph_def())
 
-    return [bool(exact.all()), uses_collectives(endless=False), uses_collectives(endless=True)]
+    return [uses_collectives(endless=False), uses_collectives(endless=True)]
 
 
 def session(data, folder, *names):
