@@ -35,7 +35,7 @@ from keras_bert.training.loop import check_weights
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import distribute, make_strategy
 from tests.tasks.fine_tuning.conftest import LabelTask, random_examples
-from tests.tasks.fine_tuning.test_run import LabelObjective
+from tests.tasks.fine_tuning.test_run import OBJECTIVE
 
 CONFIG = {
     "vocab_size": 50,
@@ -90,7 +90,7 @@ def fine_tuning(strategy, data, output_dir):
         return {"accuracy": 0.5, "mean": float(np.abs(outputs["logits"]).mean())}
 
     train = random_examples(20, 0, 12)
-    task = LabelTask(LabelObjective(), train, held_out, max_seq_length=16, score=score)
+    task = LabelTask(OBJECTIVE, train, held_out, max_seq_length=16, score=score)
     run = FineTuningRun(
         training=FINE_TUNING,
         strategy=strategy,
