@@ -2,7 +2,8 @@
 
 Requests for the same version and signature whose inputs have the same shapes, except for the first
 dimension, are joined along it. A batch starts when fewer than `num_batch_threads` batches run, and
-it is full or its first request has waited for `batch_timeout_ms`. If a batch fails, its two halves
+it is full or its first request has waited for `batch_timeout_ms`. It has at most an equal share of
+the rows that run and wait, so that all clients wait equally long. If a batch fails, its two halves
 run separately, so that in the end only the invalid request fails.
 
 A request with more rows than a batch runs in slices. Each slice queues behind the requests that
@@ -169,7 +170,6 @@ class Batcher:
         for item in self._queue:
             groups.setdefault(item.key or item, []).append(item)
             rows += item.rows
-        # Batches of equal size, so that clients wait equally long.
         share = -(-rows // self._settings.num_batch_threads)
         limit = min(self._settings.max_batch_size, max(share, _MIN_SHARE))
         # The group with the oldest item is first, so that none starves behind a busier one.
