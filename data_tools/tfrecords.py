@@ -58,7 +58,7 @@ _Part = tuple[np.ndarray, np.ndarray | None]
 
 
 def _map_entry(name: str, values: np.ndarray) -> list[_Part]:
-    """Encodes one feature of n messages: its name, and its list of values, [n, width], last."""
+    """Returns the parts of one feature of n messages: headers, name, and values [n, width]."""
     if np.issubdtype(values.dtype, np.floating):
         list_field = _FIELD_2
         part = np.ascontiguousarray(values, "<f4").view(np.uint8), None
@@ -96,7 +96,7 @@ def _varints(values: np.ndarray) -> _Part:
     for byte in range(1, widest):
         varints |= (values & dtype.type(0x7F << 7 * byte)) << dtype.type(byte)
         varints |= (values >= 1 << 7 * byte).astype(dtype) << dtype.type(8 * byte - 1)
-    grid = varints.view(np.uint8)
+    grid = np.ascontiguousarray(varints, dtype).view(np.uint8)
     if -(-smallest.bit_length() // 7) == widest:  # The usual case for sizes of parts.
         grid = grid.reshape(*values.shape, dtype.itemsize)[..., :widest]
         return grid.reshape(len(values), -1), None

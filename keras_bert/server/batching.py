@@ -28,7 +28,7 @@ from keras_bert.server.versions import Version
 # padding.
 _MAX_JOINED_BYTES = 1 << 13
 
-# Smaller batches are not divided among the threads.
+# Fewer rows are not divided among the threads.
 _MIN_SHARE = 8
 
 
@@ -177,7 +177,11 @@ class Batcher:
             ends = np.cumsum([item.rows for item in group])
             is_full = ends[-1] >= self._settings.max_batch_size
             if is_full or group[0].key is None or now - group[0].arrival >= self._timeout:
-                fitting = np.searchsorted(ends, limit, "right")
+                ready, fitting = np.searchsorted(
+                    ends, [self._settings.max_batch_size, limit], "right"
+                )
+                for item in group[:ready]:  # The rest of the batch is for the other threads.
+                    item.arrival = min(item.arrival, now - self._timeout)
                 return group[: max(1, fitting)]
         if self._queue:
             oldest = next(iter(self._queue))

@@ -34,7 +34,7 @@ _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # By n
 # Random, so that no text can contain many words of one bucket on purpose.
 _FACTORS = np.frombuffer(os.urandom(16), np.uint64) | np.uint64(1)
 
-# The arrays of a block, and those of a group of texts, fit in a processor's cache.
+# The arrays of a block, and those of a group of sentences, fit in a processor's cache.
 _BLOCK_BYTES, _GROUP_TEXTS = 1 << 18, 1 << 12
 # With more units or bytes of long units than these, the next call starts with an empty cache.
 _MAX_UNITS, _MAX_LONG_BYTES = 1 << 18, 1 << 25
@@ -91,25 +91,25 @@ class WordCache:
                 self._clear()
             try:
                 groups = [
-                    self._find(texts[start : start + _GROUP_TEXTS])
+                    self._look_up(texts[start : start + _GROUP_TEXTS])
                     for start in range(0, len(texts), _GROUP_TEXTS)
                 ]
                 self._tokenize_new()
-                rows = [self._join(*group) for group in groups]
+                joined = [self._join(*group) for group in groups]
             except BaseException:  # Ctrl-C, too, may leave the arrays half-written.
                 self._clear()
                 raise
-        values = [np.zeros([self._num_values, 0], np.int32), *(each for each, _ in rows)]
+        values = [np.zeros([self._num_values, 0], np.int32), *(values for values, _ in joined)]
         splits = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum(np.concatenate([splits[:1], *(counts for _, counts in rows)]), out=splits)
+        np.cumsum(np.concatenate([splits[:1], *(counts for _, counts in joined)]), out=splits)
         return [*np.concatenate(values, axis=1)], splits
 
-    def _find(self, texts: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _look_up(self, texts: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Finds the units of texts.
 
         Returns:
             The starts of the units and their slots, [U] each, and the starts of the texts, [B].
-            Starts are positions in the bytes of all texts.
+            Starts are positions in the bytes of these texts.
         """
         data, text_starts = _join_texts(texts)
         if self._do_lower_case and not self._has_user_tokens:
@@ -264,7 +264,7 @@ class WordCache:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the values [num_values, T] of texts, and the number of tokens of each text, [B].
 
-        The arguments are what `_find` returns.
+        The arguments are what `_look_up` returns.
         """
         counts = self._counts.take(slots)
         token_splits = np.zeros(len(slots) + 1, np.int64)
@@ -274,8 +274,8 @@ class WordCache:
         values = self._values.take(index, axis=1, mode="clip")
         first_units = np.append(np.searchsorted(unit_starts, text_starts), len(slots))
         if self._num_values > 1:
-            text_starts = np.repeat(text_starts, np.diff(first_units))
-            values[1:] += np.repeat((unit_starts - text_starts).astype(np.int32), counts)
+            starts_in_text = unit_starts - np.repeat(text_starts, np.diff(first_units))
+            values[1:] += np.repeat(starts_in_text.astype(np.int32), counts)
         return values, np.diff(token_splits[first_units])
 
 

@@ -204,6 +204,8 @@ def test_training_removes_the_mark_of_extended_positions(source, tmp_path, caplo
     ("changes", "message"),
     [
         ({"layers": [0, 4]}, "--keep_layers=0,4: the model has 4 layers; expected different"),
+        ({"layers": [2, 2]}, "--keep_layers=2,2: "),
+        ({"layers": [-1]}, "--keep_layers=-1: "),
         ({"layers": [1, 0]}, "--keep_layers=1,0: .* from 0 to 3 in increasing order"),
         ({"positions": 10}, "--max_position_embeddings=10: the model has 10 positions; expected"),
         ({"positions": 2}, "--max_position_embeddings=2: "),

@@ -121,7 +121,9 @@ def test_messages_equal_those_of_protobuf(rows):
         return powers - rng.integers(2, size=powers.shape)
 
     features = {
-        "input_ids": integers(7, 31).astype(np.int32),
+        "input_ids": integers(7, 15).astype(np.int32),
+        "bytes": integers(7, 9).clip(0, 255).astype(np.uint8),
+        "limits": np.tile([0, 127, 128, 2**28 - 1, 2**28, 2**32 - 1], (rows, 1)),
         "short": integers(1, 33),
         "segment_ids": rng.integers(2, size=(rows, 200)).astype(np.int32),
         "weights": rng.normal(size=(rows, 40)).astype(np.float32),

@@ -53,6 +53,7 @@ CASES = {
         ),
     ],
     "run_pretraining.py": [
+        ({"do_train": False}, "--do_train=false needs an --init_checkpoint"),
         ({"input_file": "no/*"}, r"no record files match 'no/\*'"),
         ({"output_dir": "config.json/out"}, "config.json/out.*cannot be written"),
         ({"max_seq_length": 128}, "max_seq_length is 16; expected 128, as in --"),

@@ -57,9 +57,9 @@ async def run(batcher: Batcher, version, signature: str, inputs: dict) -> dict:
     return outputs
 
 
-async def double(batcher: Batcher, version, number: int) -> list:
-    """Returns the outputs of a request with one row."""
-    inputs = {"x": np.array([[number]])}
+async def double(batcher: Batcher, version, *numbers: int) -> list:
+    """Returns the outputs of a request with one row for each number."""
+    inputs = {"x": np.array([[number] for number in numbers])}
     return (await run(batcher, version, "double", inputs))["y"].ravel().tolist()
 
 
@@ -114,6 +114,35 @@ def test_long_text_does_not_widen_outputs_of_other_requests():
     answers = run_all(version, [np.array(texts, object) for texts in requests], "letters")
     assert [answer["letters"].shape for answer in answers] == [(1, 2), (1, 100_000), (1, 2)]
     assert [len(batch) for batch in version.batches] == [2, 1]
+
+
+def test_rest_of_a_cancelled_request_is_not_run():
+    version = FakeVersion()
+
+    async def main():
+        batcher = make_batcher(max_batch_size=1)
+        version.gate.clear()
+        call = asyncio.create_task(double(batcher, version, *[1] * 50))
+        while not version.batches:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        version.gate.set()
+        answer = await double(batcher, version, 2)
+        batcher.close()
+        return answer
+
+    assert asyncio.run(main()) == [4]
+    assert version.batches == [[1], [2]]
+
+
+def test_requests_are_divided_evenly_among_threads():
+    # The rest of a full batch does not wait either.
+    for settings in ({}, {"max_batch_size": 20, "batch_timeout_ms": 3_600_000}):
+        version = FakeVersion()
+        requests = [[[number]] for number in range(20, 40)]
+        answers = run_all(version, requests, within=20, num_batch_threads=2, **settings)
+        assert [answer["y"].item() for answer in answers] == [*range(40, 80, 2)]
+        assert [len(batch) for batch in version.batches] == [10, 10]
 
 
 def test_padded_answers_are_limited_before_they_are_computed():

@@ -69,3 +69,8 @@ def test_real_vocabularies_have_the_expected_sizes(shared_data, folder, size):
     vocab = load_vocab(path)
     assert len(vocab) == size
     assert vocab == path.read_bytes().decode().replace("\r", "").removesuffix("\n").split("\n")
+
+
+def test_missing_files_are_rejected(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read vocabulary .*none.txt: No such file"):
+        load_vocab(tmp_path / "none.txt")

@@ -13,7 +13,7 @@ from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import evaluation_batches, find_records, training_batches
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.objective import TrainingSettings, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay, LossScale
+from keras_bert.training.optimizers import AdamWeightDecay, Lamb, LinearWarmupDecay, LossScale
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 from tests.training.reference import largest_difference
@@ -28,13 +28,22 @@ def data(tmp_path_factory, write_records):
     return find_records(str(path))
 
 
-def train(data, strategy=None, dtype="float32", clip=1.0, change=dict, xla=False, **kwargs):
+def train(
+    data,
+    strategy=None,
+    dtype="float32",
+    clip=1.0,
+    change=dict,
+    xla=False,
+    optimizer=AdamWeightDecay,
+    **kwargs,
+):
     """Trains STEPS steps of 8 examples; returns the weights by path and the steps' metrics."""
     strategy, loss_scale = strategy or make_strategy(), None
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG, dtype=dtype)
-        optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 10 * STEPS, 2))
+        optimizer = optimizer(LinearWarmupDecay(1e-3, 10 * STEPS, 2))
         optimizer.build(model.trainable_variables)
         if dtype == "mixed_float16":
             loss_scale = LossScale(optimizer)
@@ -94,6 +103,12 @@ def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirr
     weights, metrics = train(data, mirrored, xla=xla, gradient_accumulation_steps=2)
     assert largest_difference(weights, reference[0]) < 1e-6
     assert_close(metrics, reference[1], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_lamb_on_two_devices_equals_one(data, mirrored):
+    one, two = (train(data, strategy, optimizer=Lamb)[0] for strategy in (None, mirrored))
+    assert largest_difference(one, two) < 1e-6
 
 
 @pytest.mark.slow
