@@ -21,6 +21,8 @@ from keras_bert.pretraining.run import pretrain, unigram_baseline
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
+from tests.training.reference import largest_difference
+from tests.training.test_step import assert_close, train
 
 CONFIG = BertConfig(48, 16, 1, 2, 16, max_position_embeddings=32)
 UNPREDICTED = ("bert.pooler.", "cls.seq_relationship.")
@@ -48,6 +50,17 @@ def run(tmp_path, records, steps=3, **changes):
     )
     phase = Phase(make_settings(tmp_path, records, **changes), training)
     return pretrain([phase], make_strategy(), tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_packed_rows_train_equally_on_two_devices_and_in_micro_batches(
+    tmp_path, write_dataset, mirrored
+):
+    data = find_records(str(write_dataset(tmp_path / "records", dynamic=True, pack=True)))
+    one = train(data)
+    for other in (train(data, mirrored), train(data, gradient_accumulation_steps=4)):
+        assert largest_difference(other[0], one[0]) < 1e-6
+        assert_close(other[1], one[1], rtol=1e-5)
 
 
 @pytest.mark.slow
