@@ -326,6 +326,7 @@ def visit(browser, serve_here):
         page.on("console", lambda message: page.console_messages.append(message.text))
         page.on("pageerror", lambda error: page.console_messages.append(str(error)))
         page.goto("/")
+        page.locator("h1", has_not_text="Loading the model").wait_for()
         pages.append(page)
         return page
 
