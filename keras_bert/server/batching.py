@@ -2,8 +2,7 @@
 
 Requests for the same version and signature whose inputs have the same shapes, except for the first
 dimension, are joined along it. A batch starts when fewer than `num_batch_threads` batches run, and
-it is full or its first request has waited for `batch_timeout_ms`. It has at most an equal share of
-the rows that run and wait, so that all clients wait equally long. If a batch fails, its two halves
+it is full or its first request has waited for `batch_timeout_ms`. If a batch fails, its two halves
 run separately, so that in the end only the invalid request fails.
 
 A request with more rows than a batch runs in slices. Each slice queues behind the requests that
@@ -27,9 +26,6 @@ from keras_bert.server.versions import Version
 # such as its entities, could be so wide that the other answers of the batch would be mostly
 # padding.
 _MAX_JOINED_BYTES = 1 << 13
-
-# Fewer rows are not divided among the threads.
-_MIN_SHARE = 8
 
 
 class _Item:
@@ -58,7 +54,6 @@ class Batcher:
         self._settings = settings
         self._timeout = settings.batch_timeout_ms / 1000
         self._free = settings.num_batch_threads
-        self._running_rows = 0
         self._metrics = metrics
         self._threads = ThreadPoolExecutor(settings.num_batch_threads, "batch")
         self._queue: dict[_Item, None] = {}  # An ordered set: the oldest item is the first one.
@@ -156,7 +151,6 @@ class Batcher:
             for item in batch:
                 self._remove_from_queue(item)
             self._free -= 1
-            self._running_rows += sum(item.rows for item in batch)
             task = asyncio.get_running_loop().create_task(self._run_batch(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -166,22 +160,14 @@ class Batcher:
         loop = asyncio.get_running_loop()
         now = loop.time()
         groups: dict[object, list[_Item]] = {}
-        rows = self._running_rows
         for item in self._queue:
             groups.setdefault(item.key or item, []).append(item)
-            rows += item.rows
-        share = -(-rows // self._settings.num_batch_threads)
-        limit = min(self._settings.max_batch_size, max(share, _MIN_SHARE))
         # The group with the oldest item is first, so that none starves behind a busier one.
         for group in groups.values():
             ends = np.cumsum([item.rows for item in group])
             is_full = ends[-1] >= self._settings.max_batch_size
             if is_full or group[0].key is None or now - group[0].arrival >= self._timeout:
-                ready, fitting = np.searchsorted(
-                    ends, [self._settings.max_batch_size, limit], "right"
-                )
-                for item in group[:ready]:  # The rest of the batch is for the other threads.
-                    item.arrival = min(item.arrival, now - self._timeout)
+                fitting = np.searchsorted(ends, self._settings.max_batch_size, "right")
                 return group[: max(1, fitting)]
         if self._queue:
             oldest = next(iter(self._queue))
@@ -193,7 +179,6 @@ class Batcher:
             await self._answer(batch)
         finally:
             self._free += 1
-            self._running_rows -= sum(item.rows for item in batch)
             self._schedule_batches()
 
     async def _answer(self, batch: list[_Item]) -> None:

@@ -135,16 +135,6 @@ def test_rest_of_a_cancelled_request_is_not_run():
     assert version.batches == [[1], [2]]
 
 
-def test_requests_are_divided_evenly_among_threads():
-    # The rest of a full batch does not wait either.
-    for settings in ({}, {"max_batch_size": 20, "batch_timeout_ms": 3_600_000}):
-        version = FakeVersion()
-        requests = [[[number]] for number in range(20, 40)]
-        answers = run_all(version, requests, within=20, num_batch_threads=2, **settings)
-        assert [answer["y"].item() for answer in answers] == [*range(40, 80, 2)]
-        assert [len(batch) for batch in version.batches] == [10, 10]
-
-
 def test_padded_answers_are_limited_before_they_are_computed():
     version = FakeVersion()
     wide = np.array([b"x" * 10_000, *[b"a"] * 39], object)
