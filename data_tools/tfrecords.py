@@ -90,7 +90,8 @@ def _varints(values: np.ndarray) -> _Part:
     widest = max(-(-largest.bit_length() // 7), 1)
     if widest == 1:
         return values.astype(np.uint8), None
-    dtype = np.dtype("<u4" if widest <= 4 else "<u8")  # The bytes of a varint, as an integer.
+    # A varint is computed as one integer, whose bytes are those of the varint in order.
+    dtype = np.dtype("<u4" if widest <= 4 else "<u8")
     values = values.astype(dtype)
     varints = values & dtype.type(0x7F)
     for byte in range(1, widest):

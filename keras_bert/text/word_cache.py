@@ -22,11 +22,10 @@ from keras_bert.text.normalization import ASCII_PUNCTUATION
 from keras_bert.text.offsets import encode_texts
 
 _OTHER, _SEPARATOR, _PUNCTUATION, _PRINTABLE = range(4)  # Other: control or not ASCII.
-_CLASSES = bytearray([_OTHER] * 256)  # For each byte.
-_CLASSES[0x20:0x7F] = [_PRINTABLE] * 0x5F
-for _characters, _class in (("\t\n\r ", _SEPARATOR), (ASCII_PUNCTUATION, _PUNCTUATION)):
-    for _character in _characters:
-        _CLASSES[ord(_character)] = _class
+_CLASSES = np.full(256, _OTHER, np.uint8)
+_CLASSES[0x20:0x7F] = _PRINTABLE
+_CLASSES[[*b"\t\n\r "]] = _SEPARATOR
+_CLASSES[[*map(ord, ASCII_PUNCTUATION)]] = _PUNCTUATION
 _SIGMA = "Σ".encode()
 
 _KEY_BYTES = 16
@@ -86,39 +85,36 @@ class WordCache:
             The values of all tokens, int32 [T] each, and the row splits, int64 [B + 1]. The values
             are the ids and, if the cache has them, the starts and ends in bytes in the text.
         """
+        starts = range(0, len(texts), _GROUP_TEXTS)
+        groups = [_join_texts(texts[start : start + _GROUP_TEXTS]) for start in starts]
         with self._lock:
             if self._num_slots > _MAX_UNITS or self._long_bytes > _MAX_LONG_BYTES:
                 self._clear()
             try:
-                groups = [
-                    self._look_up(texts[start : start + _GROUP_TEXTS])
-                    for start in range(0, len(texts), _GROUP_TEXTS)
-                ]
+                units = [self._look_up(data) for data, _ in groups]
                 self._tokenize_new()
-                joined = [self._join(*group) for group in groups]
+                joined = [
+                    self._join(*units_of_group, text_starts)
+                    for units_of_group, (_, text_starts) in zip(units, groups, strict=True)
+                ]
             except BaseException:  # Ctrl-C, too, may leave the arrays half-written.
                 self._clear()
                 raise
-        values = [np.zeros([self._num_values, 0], np.int32), *(values for values, _ in joined)]
+        arrays = [np.zeros([self._num_values, 0], np.int32), *(values for values, _ in joined)]
         splits = np.zeros(len(texts) + 1, np.int64)
         np.cumsum(np.concatenate([splits[:1], *(counts for _, counts in joined)]), out=splits)
-        return [*np.concatenate(values, axis=1)], splits
+        return [*np.concatenate(arrays, axis=1)], splits
 
-    def _look_up(self, texts: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Finds the units of texts.
-
-        Returns:
-            The starts of the units and their slots, [U] each, and the starts of the texts, [B].
-            Starts are positions in the bytes of these texts.
-        """
-        data, text_starts = _join_texts(texts)
+    def _look_up(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the starts of the units in a group of joined texts, and their slots, [U] each."""
         if self._do_lower_case and not self._has_user_tokens:
             data = data.lower()  # ASCII letters, so that there are fewer units.
         blocks = [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
         for start, block in _blocks(data):
             starts, sizes = self._find_units(block)
             blocks.append((start + starts, self._find_slots(block, starts, sizes)))
-        return *map(np.concatenate, zip(*blocks, strict=True)), text_starts
+        unit_starts, slots = map(np.concatenate, zip(*blocks, strict=True))
+        return unit_starts, slots
 
     def _find_units(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Returns the starts and sizes of the units in a block, int64 [U] each."""
@@ -237,7 +233,7 @@ class WordCache:
         """Replaces the hash table by one with at least `size` buckets."""
         self._buckets = np.zeros(1 << size.bit_length(), np.int32)
         slots = 1 + np.flatnonzero(self._low[1 : self._num_slots])  # Long units have no key.
-        # The last one gets the bucket, so the older units, which are more frequent, come last.
+        # Of units with the same bucket, the last one gets it: the oldest, which is more frequent.
         slots = slots[::-1]
         bucket = self._bucket(self._low[slots], self._high[slots])
         while slots.size:
@@ -262,9 +258,9 @@ class WordCache:
     def _join(
         self, unit_starts: np.ndarray, slots: np.ndarray, text_starts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the values [num_values, T] of texts, and the number of tokens of each text, [B].
+        """Returns the values [num_values, T] of a group, and the token counts of its texts, [B].
 
-        The arguments are what `_look_up` returns.
+        The starts of units and texts are positions in the bytes of the joined texts.
         """
         counts = self._counts.take(slots)
         token_splits = np.zeros(len(slots) + 1, np.int64)

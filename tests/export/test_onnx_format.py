@@ -15,7 +15,9 @@ from keras_bert.models import (
 )
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
-onnxruntime = pytest.importorskip("onnxruntime", reason="not installed: the extra onnx")
+onnxruntime = pytest.importorskip(
+    "onnxruntime", reason="not installed: pip install 'keras-bert-pipeline[onnx]'"
+)
 
 from keras_bert.export import onnx as onnx_export  # noqa: E402
 from keras_bert.export.onnx import write_onnx  # noqa: E402
