@@ -47,32 +47,39 @@ def encode_examples(features: dict[str, np.ndarray]) -> list[bytes]:
         n serialized messages, with features sorted by name like protobuf's deterministic mode.
     """
     parts = [part for name in sorted(features) for part in _map_entry(name, features[name])]
-    size = sum(map(_lengths, parts))
+    size = sum(lengths for _, _, lengths in parts)
     columns = [_row_slices(part) for part in _merge_fixed([_header(_FIELD_1, size), *parts])]
     return list(map(b"".join, zip(*columns, strict=True)))
 
 
-# The same part of n messages: its bytes, uint8 [n, k], and the mask of the bytes in use,
-# bool [n, k], or None if all are in use.
-_Part = tuple[np.ndarray, np.ndarray | None]
+# The same part of n messages: its bytes, uint8 [n, k]; the mask of the bytes in use, bool [n, k],
+# or None if all are in use; and the number of bytes in use, int64 [n].
+_Part = tuple[np.ndarray, np.ndarray | None, np.ndarray]
+
+
+def _fixed(grid: np.ndarray) -> _Part:
+    return grid, None, np.full(len(grid), grid.shape[1])
 
 
 def _map_entry(name: str, values: np.ndarray) -> list[_Part]:
-    """Returns the parts of one feature of n messages: headers, name, and values [n, width]."""
+    """Returns two parts of n messages: the headers and name of a feature, and its values."""
     if np.issubdtype(values.dtype, np.floating):
         list_field = _FIELD_2
-        part = np.ascontiguousarray(values, "<f4").view(np.uint8), None
+        part = _fixed(np.ascontiguousarray(values, "<f4").view(np.uint8))
     else:
         list_field, part = _FIELD_3, _varints(values)
-    # The headers before the values, created from the innermost (last) to the outermost one.
-    size, headers = _lengths(part), []
+    # The headers before the values, created from the innermost (last) to the outermost one. Values
+    # of fixed size have the same ones in all messages.
+    size, headers = part[2][:1] if part[1] is None else part[2], []
     for field in (_FIELD_1, list_field, _FIELD_2):
         headers.insert(0, _header(field, size))
-        size = size + _lengths(headers[0])
+        size = size + headers[0][2]
     key = np.frombuffer(bytes([_FIELD_1, len(name)]) + name.encode("ascii"), np.uint8)
-    key = np.broadcast_to(key, (len(values), len(key))), None
-    entry = _header(_FIELD_1, size + len(key[0][0]) if len(values) else size)
-    return [entry, key, *headers, part]
+    headers.insert(0, _fixed(np.broadcast_to(key, (len(size), len(key)))))
+    before = _concatenate([_header(_FIELD_1, size + len(key)), *headers])
+    if part[1] is None:
+        before = _fixed(np.broadcast_to(before[0], (len(values), before[0].shape[1])))
+    return [before, part]
 
 
 def _header(field: int, size: np.ndarray) -> _Part:
@@ -81,7 +88,7 @@ def _header(field: int, size: np.ndarray) -> _Part:
     `size`, int64 [n], is in bytes.
     """
     header = np.full((len(size), 1), field, np.uint8)
-    return _concatenate([(header, None), _varints(size[:, None])])
+    return _concatenate([_fixed(header), _varints(size[:, None])])
 
 
 def _varints(values: np.ndarray) -> _Part:
@@ -89,38 +96,31 @@ def _varints(values: np.ndarray) -> _Part:
     largest, smallest = (int(values.max()), int(values.min())) if values.size else (0, 0)
     widest = max(-(-largest.bit_length() // 7), 1)
     if widest == 1:
-        return values.astype(np.uint8), None
+        return _fixed(values.astype(np.uint8))
     # A varint is computed as one integer, whose bytes are those of the varint in order.
     dtype = np.dtype("<u4" if widest <= 4 else "<u8")
-    values = values.astype(dtype)
+    values = np.ascontiguousarray(values, dtype)
     varints = values & dtype.type(0x7F)
     for byte in range(1, widest):
         varints |= (values & dtype.type(0x7F << 7 * byte)) << dtype.type(byte)
         varints |= (values >= 1 << 7 * byte).astype(dtype) << dtype.type(8 * byte - 1)
-    grid = np.ascontiguousarray(varints, dtype).view(np.uint8)
+    grid = varints.view(np.uint8)
     if -(-smallest.bit_length() // 7) == widest:  # The usual case for sizes of parts.
         grid = grid.reshape(*values.shape, dtype.itemsize)[..., :widest]
-        return grid.reshape(len(values), -1), None
+        return _fixed(grid.reshape(len(values), -1))
     used = grid != 0  # Of the bytes of a varint, only the first may be 0.
     used[:, :: dtype.itemsize] = True
-    return grid, used
-
-
-def _lengths(part: _Part) -> np.ndarray:
-    """Returns the number of bytes in use of each message's part, int64 [n]."""
-    grid, used = part
-    if used is None:
-        return np.full(len(grid), grid.shape[1])
     # Faster than np.count_nonzero with an axis.
-    return np.sum(used.view(np.uint8), axis=1, dtype=np.uint32).astype(np.int64)
+    lengths = np.sum(used.view(np.uint8), axis=1, dtype=np.uint32)
+    return grid, used, lengths.astype(np.int64)
 
 
 def _concatenate(parts: list[_Part]) -> _Part:
-    grid = np.concatenate([grid for grid, _ in parts], axis=1)
-    if all(used is None for _, used in parts):
-        return grid, None
-    masks = [np.ones(grid.shape, bool) if used is None else used for grid, used in parts]
-    return grid, np.concatenate(masks, axis=1)
+    grid = np.concatenate([grid for grid, _, _ in parts], axis=1)
+    if all(used is None for _, used, _ in parts):
+        return _fixed(grid)
+    masks = [np.ones(grid.shape, bool) if used is None else used for grid, used, _ in parts]
+    return grid, np.concatenate(masks, axis=1), sum(lengths for _, _, lengths in parts)
 
 
 def _merge_fixed(parts: list[_Part]) -> Iterator[_Part]:
@@ -133,10 +133,12 @@ def _merge_fixed(parts: list[_Part]) -> Iterator[_Part]:
 
 
 def _row_slices(part: _Part) -> list[bytes]:
-    grid, used = part
-    ends = np.cumsum(_lengths(part)).tolist()
+    grid, used, lengths = part
+    if used is None:  # A type of raw bytes makes `tolist` fast.
+        return np.ascontiguousarray(grid).view(f"V{grid.shape[1]}").ravel().tolist()
+    ends = np.cumsum(lengths).tolist()
     # Flattened, because NumPy takes four times as long to select from two dimensions.
-    content = (grid if used is None else np.compress(used.ravel(), grid.ravel())).tobytes()
+    content = np.compress(used.ravel(), grid.ravel()).tobytes()
     return [content[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
