@@ -9,9 +9,9 @@ runs in one warm process with one thread. keras_bert gets enough copies to run f
 each copy has its lines in another order, so that all documents are distinct.
 
 Google's time excludes start-up, but keras_bert starts worker processes for each dataset. Therefore,
-each of its turns creates a dataset from one copy and a dataset from all copies. The rate is the
-difference in records divided by the difference in seconds. At this rate, one copy would take less
-time than measured; the rest is start-up.
+each of its turns creates a dataset from a third of the copies and one from all copies. The rate is
+the difference in records divided by the difference in seconds. At this rate, a third would take
+less time than measured; the rest is start-up.
 """
 
 import json
@@ -127,9 +127,9 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def measure(worker: Worker, one: Path, many: Path) -> dict:
-    """Returns the figures of keras_bert's dataset of all copies, with its rates and start-up."""
-    small, large = worker.ask(one), worker.ask(many)
+def measure(worker: Worker, few: Path, many: Path) -> dict:
+    """Returns the figures of keras_bert's dataset of many copies, with its rates and start-up."""
+    small, large = worker.ask(few), worker.ask(many)
     examples = large["examples"] - small["examples"]
     rate = examples / (large["wall"] - small["wall"])
     cpu_rate = examples / (large["cpu"] - small["cpu"])
@@ -139,8 +139,9 @@ def measure(worker: Worker, one: Path, many: Path) -> dict:
 
 def compare(folder: Path) -> None:
     """Prints the rates of Google's script and of keras_bert with one and with two workers."""
-    one, many = folder / "one.txt", folder / "many.txt"
+    one, few, many = folder / "one.txt", folder / "few.txt", folder / "many.txt"
     write_corpus(one, copies=1)
+    write_corpus(few, copies=FLAGS.copies // 3 + 1)
     write_corpus(many, copies=FLAGS.copies)
     names = ("google", "ours_1", "ours_2")
     workers = {name: Worker(__file__, name, python_of(name)) for name in names}
@@ -154,7 +155,7 @@ def compare(folder: Path) -> None:
             "start_up": 0.0,
         }
         rounds.append(
-            {"google": theirs} | {name: measure(workers[name], one, many) for name in names[1:]}
+            {"google": theirs} | {name: measure(workers[name], few, many) for name in names[1:]}
         )
     rows = []
     for name in names:
@@ -169,12 +170,12 @@ def compare(folder: Path) -> None:
 
 def large(folder: Path) -> None:
     """Prints rate and peak memory for 1/8 GiB and for 1 GiB of text."""
-    one, corpus, rows = folder / "one.txt", folder / "corpus.txt", []
-    write_corpus(one, copies=1)
+    few, corpus, rows = folder / "few.txt", folder / "corpus.txt", []
+    write_corpus(few, copies=10)
     for size in (1 / 8, 1):
         write_corpus(corpus, size=int(size * 2**30))
         worker = Worker(__file__, "ours_2")  # A process has one peak.
-        figures = measure(worker, one, corpus)
+        figures = measure(worker, few, corpus)
         worker.close()
         rates = [f"{figures[key]:,.0f}" for key in ("examples", "wall", "rate", "cpu_rate")]
         rows.append([f"{size} GiB", *rates, *(f"{peak:.0f} MiB" for peak in figures["peaks"])])

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -69,6 +70,7 @@ def in_turn(workers: dict[str, Worker], rounds: int, line: object = "") -> dict[
     answers: dict[str, list[dict]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
+            time.sleep(0.2)  # The threads of the last contender may spin for a while.
             answers[name].append(worker.ask(line))
     return answers
 
