@@ -66,11 +66,11 @@ class Worker:
 
 
 def in_turn(workers: dict[str, Worker], rounds: int, line: object = "") -> dict[str, list[dict]]:
-    """Asks the workers in turn, and returns {name: an answer for each round}."""
+    """Asks the workers in turn, with pauses; returns {name: an answer for each round}."""
     answers: dict[str, list[dict]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
-            time.sleep(0.2)  # The threads of the last contender may spin for a while.
+            time.sleep(0.2)  # Threads of the last contender may still spin.
             answers[name].append(worker.ask(line))
     return answers
 

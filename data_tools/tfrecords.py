@@ -24,7 +24,7 @@ use. Matrices of fixed width need no mask, and adjacent ones are sliced together
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,18 +47,28 @@ def encode_examples(features: dict[str, np.ndarray]) -> list[bytes]:
         n serialized messages, with features sorted by name like protobuf's deterministic mode.
     """
     parts = [part for name in sorted(features) for part in _map_entry(name, features[name])]
-    size = sum(lengths for _, _, lengths in parts)
+    size = sum(part.lengths for part in parts)
     columns = [_row_slices(part) for part in _merge_fixed([_header(_FIELD_1, size), *parts])]
     return list(map(b"".join, zip(*columns, strict=True)))
 
 
-# The same part of n messages: its bytes, uint8 [n, k]; the mask of the bytes in use, bool [n, k],
-# or None if all are in use; and the number of bytes in use, int64 [n].
-_Part = tuple[np.ndarray, np.ndarray | None, np.ndarray]
+class _Part(NamedTuple):
+    """The same part of n messages.
+
+    Attributes:
+        grid: its bytes, uint8 [n, k].
+        used: the mask of the bytes in use, bool [n, k]; None if all are in use.
+        lengths: the number of bytes in use, int64 [n].
+    """
+
+    grid: np.ndarray
+    used: np.ndarray | None
+    lengths: np.ndarray
 
 
 def _fixed(grid: np.ndarray) -> _Part:
-    return grid, None, np.full(len(grid), grid.shape[1])
+    """Returns a part with all bytes in use."""
+    return _Part(grid, None, np.full(len(grid), grid.shape[1]))
 
 
 def _map_entry(name: str, values: np.ndarray) -> list[_Part]:
@@ -68,17 +78,18 @@ def _map_entry(name: str, values: np.ndarray) -> list[_Part]:
         part = _fixed(np.ascontiguousarray(values, "<f4").view(np.uint8))
     else:
         list_field, part = _FIELD_3, _varints(values)
-    # The headers before the values, created from the innermost (last) to the outermost one. Values
-    # of fixed size have the same ones in all messages.
-    size, headers = part[2][:1] if part[1] is None else part[2], []
+    # If the values have the same size in all messages, so do the headers, which are encoded once.
+    is_fixed = part.used is None
+    size = part.lengths[:1] if is_fixed else part.lengths
+    headers: list[_Part] = []  # From the outermost one to the innermost, which is created first.
     for field in (_FIELD_1, list_field, _FIELD_2):
         headers.insert(0, _header(field, size))
-        size = size + headers[0][2]
+        size = size + headers[0].lengths
     key = np.frombuffer(bytes([_FIELD_1, len(name)]) + name.encode("ascii"), np.uint8)
     headers.insert(0, _fixed(np.broadcast_to(key, (len(size), len(key)))))
     before = _concatenate([_header(_FIELD_1, size + len(key)), *headers])
-    if part[1] is None:
-        before = _fixed(np.broadcast_to(before[0], (len(values), before[0].shape[1])))
+    if is_fixed:
+        before = _fixed(np.broadcast_to(before.grid, (len(values), before.grid.shape[1])))
     return [before, part]
 
 
@@ -112,20 +123,20 @@ def _varints(values: np.ndarray) -> _Part:
     used[:, :: dtype.itemsize] = True
     # Faster than np.count_nonzero with an axis.
     lengths = np.sum(used.view(np.uint8), axis=1, dtype=np.uint32)
-    return grid, used, lengths.astype(np.int64)
+    return _Part(grid, used, lengths.astype(np.int64))
 
 
 def _concatenate(parts: list[_Part]) -> _Part:
-    grid = np.concatenate([grid for grid, _, _ in parts], axis=1)
-    if all(used is None for _, used, _ in parts):
+    grid = np.concatenate([part.grid for part in parts], axis=1)
+    if all(part.used is None for part in parts):
         return _fixed(grid)
-    masks = [np.ones(grid.shape, bool) if used is None else used for grid, used, _ in parts]
-    return grid, np.concatenate(masks, axis=1), sum(lengths for _, _, lengths in parts)
+    masks = [np.ones(p.grid.shape, bool) if p.used is None else p.used for p in parts]
+    return _Part(grid, np.concatenate(masks, axis=1), sum(part.lengths for part in parts))
 
 
 def _merge_fixed(parts: list[_Part]) -> Iterator[_Part]:
     """Joins adjacent parts of fixed width, which reduces the number of slices per message."""
-    for is_fixed, group in itertools.groupby(parts, lambda part: part[1] is None):
+    for is_fixed, group in itertools.groupby(parts, lambda part: part.used is None):
         if is_fixed:
             yield _concatenate(list(group))
         else:
@@ -134,7 +145,7 @@ def _merge_fixed(parts: list[_Part]) -> Iterator[_Part]:
 
 def _row_slices(part: _Part) -> list[bytes]:
     grid, used, lengths = part
-    if used is None:  # A type of raw bytes makes `tolist` fast.
+    if used is None:  # As raw bytes (void), because `tolist` returns each as `bytes`, fast.
         return np.ascontiguousarray(grid).view(f"V{grid.shape[1]}").ravel().tolist()
     ends = np.cumsum(lengths).tolist()
     # Flattened, because NumPy takes four times as long to select from two dimensions.

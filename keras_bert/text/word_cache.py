@@ -27,11 +27,11 @@ _CLASSES[0x20:0x7F] = _PRINTABLE
 _CLASSES[[*b"\t\n\r "]] = _SEPARATOR
 _CLASSES[[*map(ord, ASCII_PUNCTUATION)]] = _PUNCTUATION
 _SIGMA = "Σ".encode()
-# Dashes, quotation marks and other punctuation, U+2010 to U+2027 and U+2030 to U+203E, are three
-# bytes: two that are equal, and one of these.
-_WIDE_MARK = b"\xe2\x80"
-_ENDS_WIDE_MARK = np.zeros(256, bool)
-_ENDS_WIDE_MARK[[*range(0x90, 0xA8), *range(0xB0, 0xBF)]] = True
+# Dashes, quotation marks and other punctuation, U+2010 to U+2027 and U+2030 to U+203F. In UTF-8,
+# their first two bytes are E2 80; these are the possible third bytes.
+_LONG_PUNCTUATION = b"\xe2\x80"
+_ENDS_PUNCTUATION = np.zeros(256, bool)
+_ENDS_PUNCTUATION[[*range(0x90, 0xA8), *range(0xB0, 0xC0)]] = True
 
 _KEY_BYTES = 16
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # By number of bytes.
@@ -123,25 +123,28 @@ class WordCache:
 
     def _find_units(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Returns the starts and sizes of the units in a block, int64 [U] each."""
-        classes = np.frombuffer(bytearray(data).translate(_CLASSES), np.uint8)
+        classes = np.frombuffer(data.translate(_CLASSES), np.uint8)
         # Punctuation is a unit of its own. There are three exceptions: an accent or a control
-        # character after it may belong to its token, a capital sigma depends on letters before and
-        # after punctuation, and user tokens may contain punctuation.
+        # character after it (here, any character that is not ASCII) may belong to its token, a
+        # capital sigma depends on letters before and after punctuation, and user tokens may contain
+        # punctuation.
         is_mark = np.zeros(classes.shape, bool)
-        wide = np.zeros(0, np.int64)  # The starts of marks of three bytes.
+        long_marks = np.zeros(0, np.int64)  # The starts of the units of three bytes.
         if not self._has_user_tokens and not (self._do_lower_case and _SIGMA in data):
-            if _WIDE_MARK in data:
-                wide = _wide_marks(data)
-                classes[wide] = _PUNCTUATION
-                wide = wide[classes.take(wide + 3, mode="clip") != _OTHER]
+            if _LONG_PUNCTUATION in data:
+                starts = _find_long_punctuation(data)
+                classes = np.append(classes, _SEPARATOR)  # A copy, with a character after the last.
+                classes[starts] = _PUNCTUATION  # So that punctuation before it is divided, too.
+                long_marks = starts[classes[starts + 3] != _OTHER]
+                classes = classes[:-1]
             np.equal(classes, _PUNCTUATION, out=is_mark)
             is_mark[:-1] &= classes[1:] != _OTHER
         in_word = classes != _SEPARATOR
         in_word &= ~is_mark
         is_start, is_end = is_mark.copy(), is_mark
-        is_start[wide] = is_end[wide + 2] = True
+        is_start[long_marks] = is_end[long_marks + 2] = True
         for byte in range(3):
-            in_word[wide + byte] = False
+            in_word[long_marks + byte] = False
         is_start[:1] |= in_word[:1]
         is_start[1:] |= in_word[1:] & ~in_word[:-1]
         is_end[-1:] |= in_word[-1:]
@@ -314,12 +317,12 @@ def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
         start = end + 1
 
 
-def _wide_marks(data: bytes) -> np.ndarray:
-    """Returns the starts of the punctuation marks of three bytes, int64 [n]."""
+def _find_long_punctuation(data: bytes) -> np.ndarray:
+    """Returns the starts of the punctuation of three bytes, int64 [n]."""
     numbers = np.frombuffer(data, np.uint8)
-    starts = np.flatnonzero(numbers[:-2] == _WIDE_MARK[0])
-    is_mark = numbers[starts + 1] == _WIDE_MARK[1]
-    return starts[is_mark & _ENDS_WIDE_MARK[numbers[starts + 2]]]
+    starts = np.flatnonzero(numbers[:-2] == _LONG_PUNCTUATION[0])
+    is_long = numbers[starts + 1] == _LONG_PUNCTUATION[1]
+    return starts[is_long & _ENDS_PUNCTUATION[numbers[starts + 2]]]
 
 
 def _parts(data: bytes, starts: np.ndarray, sizes: np.ndarray) -> list[bytes]:

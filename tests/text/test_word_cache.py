@@ -41,7 +41,7 @@ TOKENIZERS = {
 PARTS = [
     *(" ", "  ", "\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u00a0", "\u2028", "\u3000"),
     *(".", ",", "'", "-", "#", "[", "]", "’", "—", "¿", "\u0301", "\u0483", "\u0903", "\u200d"),
-    *("‐", "‧", "‰", "‾", "‿", "\u202a", "—\u0301", "’,"),
+    *("‐", "‧", "‰", "‾", "‿", "\u200f", "\u202a", "\u202f", "—\u0301", "’,"),
     *(
         "\0",
         "\x01",
@@ -163,6 +163,19 @@ def test_pairs_become_the_inputs_of_the_graph():
     rows = processor.preprocess(*map(tf.constant, texts))
     assert_equal(rows[:2], expected[:2], texts[0])
     np.testing.assert_array_equal(rows.truncated, expected.truncated)
+
+
+def test_punctuation_divides_units():
+    calls = []
+
+    def tokenize(units):
+        calls.extend(units)
+        return [np.arange(len(units), dtype=np.int32)], np.ones(len(units), np.int64)
+
+    cache = word_cache.WordCache(tokenize, 1, do_lower_case=True, has_user_tokens=False)
+    _, splits = cache(["A’b — c,”", "d…", "é’é", "d", "d—"])
+    assert sorted(unit.decode() for unit in calls) == sorted([*"a’b—c,”d…", "é’é"])
+    assert [*np.diff(splits)] == [7, 2, 1, 1, 2]
 
 
 def test_size_is_bounded(monkeypatch):
