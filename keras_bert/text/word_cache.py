@@ -133,7 +133,7 @@ class WordCache:
         if not self._has_user_tokens and not (self._do_lower_case and _SIGMA in data):
             if _LONG_PUNCTUATION in data:
                 starts = _find_long_punctuation(data)
-                classes = np.append(classes, _SEPARATOR)  # A copy, with a character after the last.
+                classes = np.append(classes, np.uint8(_SEPARATOR))  # A copy, for `starts + 3`.
                 classes[starts] = _PUNCTUATION  # So that punctuation before it is divided, too.
                 long_marks = starts[classes[starts + 3] != _OTHER]
                 classes = classes[:-1]
