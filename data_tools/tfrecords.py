@@ -78,7 +78,7 @@ def _map_entry(name: str, values: np.ndarray) -> list[_Part]:
         part = _fixed(np.ascontiguousarray(values, "<f4").view(np.uint8))
     else:
         list_field, part = _FIELD_3, _varints(values)
-    # If the values have the same size in all messages, so do the headers, which are encoded once.
+    # Values of equal size in all messages have equal headers, which are encoded for one message.
     is_fixed = part.used is None
     size = part.lengths[:1] if is_fixed else part.lengths
     headers: list[_Part] = []  # From the outermost one to the innermost, which is created first.
